@@ -1,0 +1,32 @@
+"""What all rooms' tests share: the real models, and the mark that `make check` leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REAL_MODELS = ("smollm2", "gemma3")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that needs a real model is slow."""
+    for item in items:
+        if set(REAL_MODELS) & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1: the file, fetched once into the model store."""
+    from satchel.files.store import resolve
+
+    return resolve("smollm2")
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """Gemma 3 270M, Q4_K_M: the file, fetched once into the model store."""
+    from satchel.files.store import resolve
+
+    return resolve("gemma3-270m")

@@ -1,0 +1,185 @@
+"""The rules of the house that a machine can check: imports, names, sizes, and no loose ends."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "satchel"
+FILES = sorted(SOURCE.rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+# A room imports rooms of lower levels only. `satchel.api` is what programs see of the engine.
+LEVELS = {
+    "base": 0,
+    "errors": 0.5,
+    "formats": 1,
+    "machine": 1,
+    "files": 2,
+    "graph": 2,
+    "text": 2,
+    "lang": 3,
+    "runtime": 3,
+    "archs": 4,
+    "kernels": 4,
+    "compiler": 5,
+    "engine": 6,
+    "api": 6.5,
+    "__init__": 6.7,
+    "hybrid": 7,
+    "measure": 7,
+    "personal": 7,
+    "quantize": 7,
+    "serve": 7,
+    "cli": 8,
+    "__main__": 9,
+}
+# These import late what a command may not need, so that `import satchel` and `--help` are cheap.
+MAY_IMPORT_LATE = {"__init__", "api", "cli"}
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "handler"}
+ISA = re.compile(
+    r"x86|avx|sse4|vnni|neon|dotprod|i8mm|aarch64|riscv|rvv|simd128|wasm", re.IGNORECASE
+)
+ISA_ROOMS = ("lang/rules", "lang/target", "machine", "runtime/devices")
+ARCHS = {"llama", "mistral", "qwen2", "qwen3", "gemma3"}
+ARCH_ROOMS = {"archs", "files", "text"}  # text/: tokenizers bear their first model's name
+FILE_LINES, FUNCTION_LINES = 500, 60
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported_rooms(path: Path, node: ast.AST) -> Iterator[str]:
+    """The rooms of ours that an import statement names."""
+    if isinstance(node, ast.Import):
+        modules = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        if node.level:
+            package = ("satchel", *path.relative_to(SOURCE).parts)[: -node.level]
+            base = ".".join(package) + (f".{node.module}" if node.module else "")
+        else:
+            base = node.module or ""
+        modules = [f"{base}.{alias.name}" for alias in node.names] if base == "satchel" else [base]
+    else:
+        return
+    for module in modules:
+        parts = module.split(".")
+        if parts[0] == "satchel":
+            # `from satchel import load` names what the package itself offers
+            inside = parts[1] if len(parts) > 1 else "__init__"
+            yield inside if inside in LEVELS else "__init__"
+
+
+def first_words(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    return (ast.get_docstring(node) or "").split("\n", 1)[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_room_imports_only_lower_rooms(path: Path) -> None:
+    mine = room(path)
+    assert mine in LEVELS, f"{name(path)}: {mine} is no room of the house"
+    for node in ast.walk(tree(path)):
+        for other in imported_rooms(path, node):
+            assert other == mine or LEVELS[other] < LEVELS[mine], (
+                f"{name(path)}:{node.lineno} imports {other}, which is not below {mine}"
+            )
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_our_rooms_are_imported_at_the_top(path: Path) -> None:
+    if room(path) in MAY_IMPORT_LATE:
+        return
+    for function in ast.walk(tree(path)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                assert not list(imported_rooms(path, node)), (
+                    f"{name(path)}:{node.lineno} imports late"
+                )
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_names_of_instruction_sets_stay_in_their_rooms(path: Path) -> None:
+    if path.relative_to(SOURCE).as_posix().startswith(ISA_ROOMS):
+        return
+    docs = {
+        n.body[0].lineno
+        for n in ast.walk(tree(path))
+        if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(n)
+    }
+    text = path.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.NAME, tokenize.STRING) and token.start[0] not in docs:
+            assert not ISA.search(token.string), (
+                f"{name(path)}:{token.start[0]} says {token.string}"
+            )
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_names_of_architectures_stay_in_their_rooms(path: Path) -> None:
+    if room(path) in ARCH_ROOMS:
+        return
+    for node in ast.walk(tree(path)):
+        said = {
+            ast.Constant: lambda n: n.value,
+            ast.Name: lambda n: n.id,
+            ast.Attribute: lambda n: n.attr,
+            ast.ImportFrom: lambda n: (n.module or "").rpartition(".")[2],
+        }.get(type(node), lambda _: None)(node)
+        assert not (isinstance(said, str) and said.lower() in ARCHS), f"{name(path)} says {said}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.name != "options.py"], ids=name)
+def test_the_environment_is_read_in_one_place(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            said = f"{node.value.id}.{node.attr}"
+            assert said not in ("os.environ", "os.getenv", "os.environb"), (
+                f"{name(path)}:{node.lineno}"
+            )
+
+
+@pytest.mark.parametrize("path", FILES + TESTS, ids=name)
+def test_files_and_functions_are_short(path: Path) -> None:
+    """Longer ones say why in their first line, with the word `long`."""
+    module = tree(path)
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= FILE_LINES or "long" in first_words(module), f"{name(path)} has {lines} lines"
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES or "long" in first_words(node), (
+                f"{name(path)}: {node.name} has {lines} lines"
+            )
+
+
+@pytest.mark.parametrize("path", FILES + TESTS, ids=name)
+def test_nothing_is_left_undone(path: Path) -> None:
+    assert not BANNED_NAMES & set(path.with_suffix("").relative_to(ROOT).parts)
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Name):
+            assert node.id != "NotImplementedError", f"{name(path)}:{node.lineno}"
+        if isinstance(node, ast.Attribute):
+            skips = ("skip", "skipif", "xfail", "importorskip", "skipTest")
+            assert node.attr not in skips, f"{name(path)}:{node.lineno} leaves out a test"
+
+
+def test_every_room_with_code_has_tests() -> None:
+    rooms = {room(p) for p in FILES if p.parent != SOURCE and p.name != "__init__.py"}
+    tested = {p.relative_to(ROOT / "tests").parts[0] for p in TESTS if p.name.startswith("test_")}
+    assert rooms <= tested, f"no tests for {sorted(rooms - tested)}"
