@@ -1,0 +1,1 @@
+"""Printers: lowered functions as LLVM's text, and as Python over numpy."""

@@ -1,0 +1,53 @@
+"""ARM: NEON, dot products, int8 matrix multiplication (its mixed-sign dot product)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from satchel.base.dtypes import DType, f16, f32, i8, i16
+from satchel.lang.ops import dot4, muladd, narrow, widen
+from satchel.lang.trace import V, convert, emit, full, native
+
+
+@muladd.on("neon")
+def fmla(a: V, b: V, c: V) -> V:
+    return native("llvm.fma[]", c.type, a, b, c)
+
+
+@dot4.on("i8mm", bits=128)
+def usdot(s: V, a: V, b: V, *, top: int = 255) -> V:
+    return native("llvm.aarch64.neon.usdot.v4i32.v16i8", s.type, s, a, b)
+
+
+@dot4.on("dotprod", bits=128)
+def sdot(s: V, a: V, b: V, *, top: int = 255) -> V:
+    """Signed only: an unsigned byte above 127 is a - 128, and 128 times the sum of b makes up for it."""
+    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+    if top <= 127:
+        return native(name, s.type, s, a.bits(i8), b)
+    low = native(name, s.type, s, (a ^ 128).bits(i8), b)
+    return low + (native(name, s.type, full(s.dtype, 0, s.lanes), full(i8, 1, b.lanes), b) << 7)
+
+
+@dot4.on("neon", bits=128)
+def saddlp(s: V, a: V, b: V, *, top: int = 255) -> V:
+    """A product of u8 and i8 fits a word; neighbours are added into dwords, and those again."""
+    words = convert(a, i16) * convert(b, i16)
+    pairs = [native("llvm.aarch64.neon.saddlp.v4i32.v8i16", s.type, words[h : h + 8]) for h in (0, 8)]
+    return s + native("llvm.aarch64.neon.addp.v4i32", s.type, *pairs)
+
+
+@widen.on("neon")
+def fcvtl(x: V) -> V:
+    return emit("convert", x, to=f32) if x.dtype is f16 else widen.body(x)
+
+
+def is_half(to: DType) -> bool:
+    return to is f16
+
+
+@narrow.on("neon", requires=is_half)
+def fcvtn(x: V, **_: Any) -> V:
+    return emit("convert", x, to=f16)
+
+

@@ -1,0 +1,21 @@
+"""RISC-V with the vector extension (V 1.0), at a known register length."""
+
+from __future__ import annotations
+
+from satchel.base.dtypes import i16, i32, i64
+from satchel.lang.ops import dot4, muladd
+from satchel.lang.trace import V, convert, native
+
+
+@muladd.on("v")
+def vfmadd(a: V, b: V, c: V) -> V:
+    return native("llvm.fma[]", c.type, a, b, c)
+
+
+@dot4.on("v")
+def vwmulsu(s: V, a: V, b: V, *, top: int = 255) -> V:
+    """A product of u8 and i8 fits a word; the halves of a wider lane are added, twice, without a shuffle."""
+    pairs = (convert(a, i16) * convert(b, i16)).bits(i32)
+    pairs = (pairs >> 16) + ((pairs << 16) >> 16)
+    fours = pairs.bits(i64)
+    return s + convert((fours >> 32) + ((fours << 32) >> 32), i32)

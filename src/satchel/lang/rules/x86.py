@@ -1,0 +1,71 @@
+"""x86: SSE4.1, AVX2 + FMA + F16C, AVX-VNNI, AVX-512 VNNI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from satchel.base.dtypes import DType, f16, f32, i16
+from satchel.lang.ir import Type
+from satchel.lang.ops import dot4, muladd, narrow, widen
+from satchel.lang.trace import V, convert, emit, full, native
+
+
+def is_small(top: int = 255) -> bool:
+    return top <= 127
+
+
+@muladd.on("fma")
+def fused(a: V, b: V, c: V) -> V:
+    return native("llvm.fma[]", c.type, a, b, c)
+
+
+def vpdpbusd(s: V, a: V, b: V, *, top: int = 255) -> V:
+    """Unsigned by signed bytes, four products added to a dword without saturation."""
+    return native(f"llvm.x86.avx512.vpdpbusd.{s.type.bits}", s.type, s, a, b)
+
+
+dot4.on("avx512vnni", "avx512vl", bits=(512, 256, 128))(vpdpbusd)
+dot4.on("avxvnni", bits=(256, 128))(vpdpbusd)
+
+_MADD_BYTES = {256: "llvm.x86.avx2.pmadd.ub.sw", 128: "llvm.x86.ssse3.pmadd.ub.sw.128"}
+_MADD_WORDS = {256: "llvm.x86.avx2.pmadd.wd", 128: "llvm.x86.sse2.pmadd.wd"}
+
+
+def pmaddubsw(s: V, a: V, b: V, *, top: int = 255) -> V:
+    """Pairs of bytes to words, which would saturate above 2 * 127 * 128; pairs of words to dwords."""
+    words = native(_MADD_BYTES[s.type.bits], Type(i16, 2 * s.lanes), a, b)
+    return s + native(_MADD_WORDS[s.type.bits], s.type, words, full(i16, 1, 2 * s.lanes))
+
+
+dot4.on("avx2", bits=256, requires=is_small)(pmaddubsw)
+dot4.on("ssse3", bits=128, requires=is_small)(pmaddubsw)
+
+
+def pmaddwd(s: V, a: V, b: V, *, top: int = 255) -> V:
+    """All bytes as words first: any byte will do."""
+    n = 2 * s.lanes
+    halves = [
+        native(_MADD_WORDS[s.type.bits], s.type, convert(a[h : h + n], i16), convert(b[h : h + n], i16)) for h in (0, n)
+    ]
+    even, odd = (emit("shuffle", *halves, lanes=tuple(range(k, n, 2))) for k in (0, 1))
+    return s + even + odd
+
+
+dot4.on("avx2", bits=256)(pmaddwd)
+dot4.on("sse3", bits=128)(pmaddwd)
+
+
+def is_half(to: DType) -> bool:
+    return to is f16
+
+
+@widen.on("f16c")
+def vcvtph2ps(x: V) -> V:
+    return emit("convert", x, to=f32) if x.dtype is f16 else widen.body(x)
+
+
+@narrow.on("f16c", requires=is_half)
+def vcvtps2ph(x: V, **_: Any) -> V:
+    return emit("convert", x, to=f16)
+
+

@@ -1,0 +1,83 @@
+"""What code is generated for: a triple, a CPU's features, and the levels of features that we test."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from satchel.base.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Target:
+    """`features` are LLVM's names for them, and the words that rules ask for. `registers`: vector registers, of `bits`."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: frozenset[str]
+    bits: int
+    registers: int
+
+    @property
+    def llvm_features(self) -> str:
+        return ",".join(f"+{f}" for f in sorted(self.features))
+
+
+def _x86(name: str, bits: int, registers: int, *features: str) -> Target:
+    return Target(name, "x86_64", "x86-64", frozenset(features), bits, registers)
+
+
+_SSE41 = ("sse3", "ssse3", "sse4.1")
+_AVX2 = (*_SSE41, "sse4.2", "popcnt", "avx", "avx2", "fma", "f16c", "bmi", "bmi2")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd", "avx512vnni")
+
+TARGETS = {
+    t.name: t
+    for t in (
+        _x86("x86-base", 128, 16),
+        _x86("x86-sse4.1", 128, 16, *_SSE41),
+        _x86("x86-avx2", 256, 16, *_AVX2),
+        _x86("x86-avxvnni", 256, 16, *_AVX2, "avxvnni"),
+        _x86("x86-avx512vnni", 512, 32, *_AVX512),
+        Target("arm-neon", "aarch64-linux-gnu", "generic", frozenset({"neon"}), 128, 32),
+        Target("arm-dotprod", "aarch64-linux-gnu", "generic", frozenset({"neon", "dotprod"}), 128, 32),
+        Target("arm-i8mm", "aarch64-linux-gnu", "generic", frozenset({"neon", "dotprod", "i8mm"}), 128, 32),
+        Target(
+            "riscv-v",
+            "riscv64-linux-gnu",
+            "generic-rv64",
+            frozenset({"m", "a", "f", "d", "c", "v", "zvl256b"}),
+            256,
+            32,
+        ),
+        Target("wasm-simd", "wasm32-unknown-unknown", "generic", frozenset({"simd128"}), 128, 16),
+    )
+}
+"""From the least to the most, an ISA at a time."""
+
+_FAMILY = {"x86_64": "x86", "AMD64": "x86", "aarch64": "arm", "arm64": "arm", "riscv64": "riscv"}
+
+
+def choose_target(isa: str, features: Collection[str]) -> Target:
+    """The best level that a CPU with these features (LLVM's names) runs; "x86-base" and "arm-neon" always run.
+
+    Raises OptionError where no level fits the ISA.
+    """
+    family = _FAMILY.get(isa, isa)
+    fit = [t for t in TARGETS.values() if t.name.startswith(family + "-") and t.features <= set(features) | {"neon"}]
+    if not fit:
+        raise OptionError(f"there are no kernels for a {isa} CPU with features {', '.join(sorted(features)) or 'none'}")
+    return fit[-1]
+
+
+def target_named(name: str) -> Target:
+    """A level by its name. Raises OptionError, listing the names."""
+    if name not in TARGETS:
+        raise OptionError(f"no target is called {name!r}; there are {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def host_isa() -> str:
+    return platform.machine()

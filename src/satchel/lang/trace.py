@@ -1,0 +1,440 @@
+"""Tracing: a kernel is a Python function that is run once, on symbols, and what it does to them is written down.
+
+Positional parameters are run-time, keyword-only ones build-time constants. `range` unrolls, `loop` loops, `lanes` walks a
+length a register at a time. State that survives an iteration is an `acc`; everything else is a value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from satchel.base.dtypes import BY_NAME, DType, f32, i1, i32, i64
+from satchel.base.errors import KernelError
+from satchel.lang.ir import Inst, Loop, Stmt, Type, Value, ptr
+from satchel.lang.primitives import result_type
+
+LANES = 16
+"""Lanes of a vector in our kernels, on every target: LLVM cuts it into the registers there are, so all add in one order."""
+
+
+@dataclass
+class Scope:
+    """A body under construction, the accumulators that it carries (acc -> param, init), and what it has computed already."""
+
+    body: list[Stmt] = field(default_factory=list)
+    carried: dict[Acc, tuple[Value, Value]] = field(default_factory=dict)
+    seen: dict[tuple[Any, ...], V] = field(default_factory=dict)
+
+
+class Tracer:
+    """Where instructions go. One is current at a time, in one thread: tracing is guarded by `tracing`."""
+
+    current: ClassVar[Tracer | None] = None
+
+    def __init__(self) -> None:
+        self.consts: dict[tuple[Any, ...], Inst] = {}
+        self.scopes = [Scope()]
+
+    def emit(self, op: str, *args: Value, **attrs: Any) -> V:
+        pairs = tuple(attrs.items())
+        key = (op, args, pairs)
+        known = next((scope.seen[key] for scope in self.scopes if key in scope.seen), None)
+        if known is not None:
+            return known
+        try:
+            kind = result_type(op, tuple(a.type for a in args), pairs)
+        except KernelError as e:
+            raise KernelError(f"{where_traced()}: {op} {e}") from None
+        result = V(kind)
+        self.scopes[-1].body.append(Inst(op, args, pairs, None if op == "store" else result))
+        if op not in ("load", "store"):
+            self.scopes[-1].seen[key] = result
+        return result
+
+    def const(self, kind: Type, value: Any) -> V:
+        key = (kind, type(value), repr(value))
+        if key not in self.consts:
+            self.consts[key] = Inst("const", (), (("type", kind), ("value", value)), V(kind))
+        result = self.consts[key].result
+        assert isinstance(result, V)
+        return result
+
+    def body(self) -> tuple[Stmt, ...]:
+        """What was traced: the constants first."""
+        return (*self.consts.values(), *self.scopes[0].body)
+
+
+@contextmanager
+def tracing(tracer: Tracer) -> Iterator[Tracer]:
+    """Make a tracer the current one."""
+    before, Tracer.current = Tracer.current, tracer
+    try:
+        yield tracer
+    finally:
+        Tracer.current = before
+
+
+def tracer() -> Tracer:
+    if Tracer.current is None:
+        raise KernelError(f"{where_traced()}: kernel code runs only while a kernel is traced")
+    return Tracer.current
+
+
+def where_traced() -> str:
+    """`file:line` of the kernel's code that is being run."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and "/lang/" in frame.f_code.co_filename.replace("\\", "/"):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}"
+
+
+class V(Value):
+    """A value with operators. A Python number beside one takes its type; a scalar beside a vector is splat."""
+
+    __slots__ = ()
+
+    @property
+    def lanes(self) -> int:
+        return self.type.lanes
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    def _with(self, op: str, other: Any, swap: bool = False) -> V:
+        a, b = match_lanes(self, value(other, self.type))
+        return tracer().emit(op, b, a) if swap else tracer().emit(op, a, b)
+
+    def __add__(self, o: Any) -> V:
+        return self if _is(o, 0) else self._with("add", o)
+
+    def __radd__(self, o: Any) -> V:
+        return self + o
+
+    def __sub__(self, o: Any) -> V:
+        return self if _is(o, 0) else self._with("sub", o)
+
+    def __rsub__(self, o: Any) -> V:
+        return self._with("sub", o, swap=True)
+
+    def __mul__(self, o: Any) -> V:
+        return self if _is(o, 1) else self._with("mul", o)
+
+    def __rmul__(self, o: Any) -> V:
+        return self * o
+
+    def __truediv__(self, o: Any) -> V:
+        return self._with("div", o)
+
+    def __rtruediv__(self, o: Any) -> V:
+        return self._with("div", o, swap=True)
+
+    def __floordiv__(self, o: Any) -> V:
+        return self if _is(o, 1) else self._with("div", o)
+
+    def __mod__(self, o: Any) -> V:
+        return self._with("rem", o)
+
+    def __and__(self, o: Any) -> V:
+        return self._with("and", o)
+
+    def __or__(self, o: Any) -> V:
+        return self._with("or", o)
+
+    def __xor__(self, o: Any) -> V:
+        return self._with("xor", o)
+
+    def __lshift__(self, o: Any) -> V:
+        return self if _is(o, 0) else self._with("shl", o)
+
+    def __rshift__(self, o: Any) -> V:
+        return self if _is(o, 0) else self._with("shr", o)
+
+    def __neg__(self) -> V:
+        return self.__mul__(-1.0) if self.dtype.is_float else 0 - self
+
+    def __lt__(self, o: Any) -> V:
+        return self._with("lt", o)
+
+    def __le__(self, o: Any) -> V:
+        return self._with("le", o)
+
+    def __gt__(self, o: Any) -> V:
+        return self._with("lt", o, swap=True)
+
+    def __ge__(self, o: Any) -> V:
+        return self._with("le", o, swap=True)
+
+    def equals(self, o: Any) -> V:
+        return self._with("eq", o)
+
+    def __getitem__(self, lanes: slice | int) -> V:
+        """Some of the lanes: v[8:16], v[0]."""
+        picked = range(self.lanes)[lanes]
+        return self.shuffle([picked] if isinstance(picked, int) else list(picked))
+
+    def shuffle(self, lanes: list[int]) -> V:
+        return self if lanes == list(range(self.lanes)) else tracer().emit("shuffle", self, lanes=tuple(lanes))
+
+    def bits(self, to: DType) -> V:
+        """The same bits, cut into lanes of another type."""
+        return self if to is self.dtype else tracer().emit("bitcast", self, to=to)
+
+    def sum(self) -> V:
+        """All lanes added: halves onto each other, in this one order on every target."""
+        v = self
+        while v.lanes > 1:
+            v = v[: v.lanes // 2] + v[v.lanes // 2 :]
+        return v
+
+    def top(self) -> V:
+        """The greatest lane."""
+        v = self
+        while v.lanes > 1:
+            v = maximum(v[: v.lanes // 2], v[v.lanes // 2 :])
+        return v
+
+
+def _is(o: Any, number: int) -> bool:
+    return isinstance(o, int) and o == number
+
+
+def value(x: Any, kind: Type) -> V:
+    """x itself, or a constant of this type. A number that the type can't hold is an error."""
+    if isinstance(x, Acc):
+        x = x.value
+    if isinstance(x, V):
+        return x
+    if kind.dtype.is_float:
+        return tracer().const(kind, float(x))
+    low, high = (-(1 << kind.dtype.bits - 1) if kind.dtype.kind == "i" else 0), (1 << kind.dtype.bits) - 1
+    if not isinstance(x, int) or not low <= x <= high:
+        raise KernelError(f"{where_traced()}: {x!r} is no {kind.dtype}")
+    return tracer().const(kind, x)
+
+
+def match_lanes(a: V, b: V) -> tuple[V, V]:
+    if a.lanes == b.lanes:
+        return a, b
+    return (splat(a, b.lanes), b) if a.lanes == 1 else (a, splat(b, a.lanes))
+
+
+def splat(x: Any, lanes: int = LANES) -> V:
+    """One scalar in all lanes."""
+    x = x.value if isinstance(x, Acc) else x
+    return x if x.lanes == lanes else tracer().emit("splat", x, lanes=lanes)
+
+
+def full(dtype: DType, number: float, lanes: int = LANES) -> V:
+    """A constant in all lanes."""
+    return value(number, Type(dtype, lanes))
+
+
+def concat(*parts: V) -> V:
+    """Lanes side by side; two equal pieces at a time."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = tuple(tracer().emit("shuffle", a, b, lanes=tuple(range(2 * a.lanes))) for a, b in pairs)
+    return parts[0]
+
+
+def maximum(a: V, b: Any) -> V:
+    return a._with("max", b)  # pyright: ignore[reportPrivateUsage]
+
+
+def minimum(a: V, b: Any) -> V:
+    return a._with("min", b)  # pyright: ignore[reportPrivateUsage]
+
+
+def select(cond: V, a: V, b: Any) -> V:
+    """a where cond holds, b elsewhere."""
+    a, b = match_lanes(a, value(b, a.type))
+    cond, a = match_lanes(cond, a)
+    return tracer().emit("select", cond, *match_lanes(a, b))
+
+
+def absolute(x: V) -> V:
+    return tracer().emit("abs", x)
+
+
+def sqrt(x: V) -> V:
+    return tracer().emit("sqrt", x)
+
+
+def emit(op: str, *args: Value, **attrs: Any) -> V:
+    """Any op by name; for rules."""
+    return tracer().emit(op, *args, **attrs)
+
+
+def native(name: str, kind: Type, *args: Value) -> V:
+    """An instruction of the target, by LLVM's name for it. `[]` stands for LLVM's suffix of the result's type."""
+    return tracer().emit("native", *args, name=name, type=kind)
+
+
+def convert(x: Any, to: DType, lanes: int = 1) -> V:
+    """The number x as another type: integers wrap, floats round to even, a float to an integer is cut toward zero."""
+    x = value(x, Type(to, lanes))
+    return x if x.dtype is to else tracer().emit("convert", x, to=to)
+
+
+# ---- state and loops -------------------------------------------------------------------------------------------------
+
+
+class Acc:
+    """A value that survives iterations: `a += x`, `a.value = x`."""
+
+    def __init__(self, init: V) -> None:
+        self._depth, self._now = len(tracer().scopes) - 1, init
+
+    @property
+    def value(self) -> V:
+        """The value here and now. In a loop that began after the acc did, it becomes one that the loop carries."""
+        scopes = tracer().scopes
+        for scope in scopes[self._depth + 1 :]:
+            if self not in scope.carried:
+                param = V(self._now.type)
+                scope.carried[self] = (param, self._now)
+                self._now = param
+        return self._now
+
+    @value.setter
+    def value(self, x: V) -> None:
+        if x.type != self.value.type:
+            raise KernelError(f"{where_traced()}: an acc of {self._now.type} can't take {x.type}: convert it")
+        self._now = x
+
+    def leave(self, x: V) -> None:
+        """After a loop: its result is the value."""
+        self._now = x
+
+    def __iadd__(self, x: Any) -> Acc:
+        self.value = self.value + x
+        return self
+
+
+def acc(dtype: DType = f32, lanes: int = LANES, init: float = 0) -> Acc:
+    """An accumulator of so many lanes, at first `init` in each."""
+    return Acc(full(dtype, init, lanes))
+
+
+def index(x: Any) -> V:
+    """A position or length: an i64."""
+    return convert(x, i64)
+
+
+def loop(lo: Any, hi: Any = None, step: Any = 1) -> Iterator[V]:
+    """A loop in the machine code: for i in loop(n), loop(lo, hi), loop(lo, hi, step). Its body is traced once."""
+    lo, hi = (0, lo) if hi is None else (lo, hi)
+    t, i = tracer(), V(Type(i64))
+    bounds = (index(lo), index(hi), index(step))
+    t.scopes.append(Scope())
+    yield i
+    scope = t.scopes.pop()
+    params, inits = (tuple(pair[side] for pair in scope.carried.values()) for side in (0, 1))
+    yields = tuple(a.value for a in scope.carried)
+    results = tuple(V(p.type) for p in params)
+    t.scopes[-1].body.append(Loop(i, bounds, params, inits, tuple(scope.body), yields, results))
+    for a, result in zip(scope.carried, results, strict=True):
+        a.leave(result)
+
+
+def when(cond: V) -> Iterator[None]:
+    """for _ in when(cond): the body runs if cond holds."""
+    for _ in loop(0, tracer().emit("convert", cond, to=i64)):
+        yield
+
+
+@dataclass(frozen=True)
+class Span:
+    """`count` neighbours from `at` on; a value read through it has LANES lanes, those past count are zero."""
+
+    at: V
+    count: int
+
+
+def lanes(n: Any) -> Iterator[Span]:
+    """All of 0..n, a register at a time, then one element at a time. The body is traced twice."""
+    n = index(n)
+    whole = n - n % LANES
+    for at in loop(0, whole, LANES):
+        yield Span(at, LANES)
+    for at in loop(whole, n):
+        yield Span(at, 1)
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+class Row:
+    """Elements of one type, one after another: a kernel's argument, or what lies at a byte offset in one."""
+
+    def __init__(self, base: V, dtype: DType, constant: bool) -> None:
+        self.base, self.dtype, self.constant = base, dtype, constant
+
+    def at(self, i: Any) -> Row:
+        """The row that begins at element i."""
+        return self.past(i * self.dtype.bytes)
+
+    def past(self, n_bytes: Any, dtype: DType | None = None) -> Row:
+        """The row of dtype that begins so many bytes further."""
+        base = self.base if _is(n_bytes, 0) else emit("offset", self.base, index(n_bytes))
+        return Row(base, dtype or self.dtype, self.constant)
+
+    def load(self, i: Any = 0, n: int = 1) -> V:
+        """n neighbours from element i on."""
+        return emit("load", self.at(i).base, type=Type(self.dtype, n), constant=self.constant)
+
+    def store(self, x: Any, i: Any = 0) -> None:
+        x = value(x, Type(self.dtype))
+        if x.dtype is not self.dtype:
+            raise KernelError(f"{where_traced()}: a row of {self.dtype} can't take {x.type}: convert it")
+        emit("store", x, self.at(i).base)
+
+    def __getitem__(self, i: Any) -> V:
+        if not isinstance(i, Span):
+            return self.load(i)
+        if i.count == LANES:
+            return self.load(i.at, LANES)
+        first = [0] + [1] * (LANES - 1)
+        return emit("shuffle", self.load(i.at), value(0, Type(self.dtype)), lanes=tuple(first))
+
+    def __setitem__(self, i: Any, x: Any) -> None:
+        x = x.value if isinstance(x, Acc) else x
+        if isinstance(i, Span):
+            self.store(x if i.count == LANES else x[0], i.at)
+        else:
+            self.store(x, i)
+
+
+class In:
+    """A row that the kernel reads, and that nobody writes meanwhile: In[f32]."""
+
+    def __class_getitem__(cls, dtype: DType) -> Any:
+        return RowOf(dtype, constant=True)
+
+
+class Out:
+    """A row that the kernel writes, or reads and writes: Out[f32]."""
+
+    def __class_getitem__(cls, dtype: DType) -> Any:
+        return RowOf(dtype, constant=False)
+
+
+@dataclass(frozen=True)
+class RowOf:
+    dtype: DType
+    constant: bool
+
+
+size = i64
+"""The type of lengths, counts and positions."""
+
+__all__ = [
+    "BY_NAME", "LANES", "Acc", "In", "Out", "Row", "RowOf", "Span", "Tracer", "V", "absolute", "acc", "concat", "convert",
+    "emit", "full", "i1", "i32", "index", "lanes", "loop", "match_lanes", "maximum", "minimum", "native", "ptr", "select",
+    "size", "splat", "sqrt", "tracing", "value", "when",
+]  # fmt: skip
