@@ -1,0 +1,78 @@
+"""What a model computes in one step, and the little that the engine asks of a model.
+
+A page is a run of PAGE slots of the KV cache, and one page id serves all layers: the keys and
+values of position p of sequence s live in page `tables[s, p // PAGE]`, slot `p % PAGE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+PAGE = 64  # slots of a page
+MAX_WANTED = 64  # rows of logits that one run gives at most: they are large, and rarely wanted
+NO_PAGE = -1  # fills a table behind a sequence's last page; never read
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tokens of one run, of one or several sequences, any number of each.
+
+    The tokens of a sequence stand in the order of their positions, and all that is before them is
+    in its pages already, or in this batch.
+    """
+
+    tokens: npt.NDArray[np.int32]  # [n]
+    positions: npt.NDArray[np.int32]  # [n] each token's place in its sequence, from 0
+    sequences: npt.NDArray[np.int32]  # [n] each token's row of `tables`
+    tables: npt.NDArray[np.int32]  # [n_sequences, max_pages] page ids, then NO_PAGE
+    wanted: npt.NDArray[np.int32]  # [m] ascending indices of the tokens whose logits are wanted
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens are computed."""
+        return len(self.tokens)
+
+
+class Model(Protocol):
+    """A model as the engine sees it: pages in, logits out."""
+
+    @property
+    def vocab_size(self) -> int:
+        """The length of a row of logits."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """The most positions that a sequence can have."""
+        ...
+
+    @property
+    def max_batch(self) -> int:
+        """The most tokens in one run."""
+        ...
+
+    @property
+    def n_pages(self) -> int:
+        """How many pages there are; their ids are 0 to n_pages - 1."""
+        ...
+
+    @property
+    def page_bytes(self) -> int:
+        """The memory of one page, all layers together, in bytes."""
+        ...
+
+    def run(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Fills the slots of all tokens; gives the logits [m, vocab_size] of the wanted ones.
+
+        The result is a view that the next run overwrites. One caller at a time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives memory and threads back. Nothing may be run afterwards."""
+        ...
