@@ -1,0 +1,187 @@
+"""y = x W^T over packed weights: matrix x vector and matrix x matrix in one source, for every format.
+
+A tile is 16 rows of W (or 16 of the gate and 16 of the up matrix) for all tokens of the step. Tokens are taken several at a
+time, so that a line of weights is unpacked once for all of them; each (row, token) adds its groups in one order, whatever the
+number of tokens beside it, so the result's bits do not depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from satchel.base.dtypes import f16, f32, i8, i32, u8
+from satchel.formats.packed import LINE, ROWS, Packed, PackedFloats, packed
+from satchel.kernels.activation import gelu, silu
+from satchel.kernels.quantize import ALL, BLOCK_BYTES, CODES, FIRST, LAST, SCALE, SCALED_SUMS, SUMS
+from satchel.lang.kernel import kernel
+from satchel.lang.ops import cast, dot4, muladd, splat_bytes
+from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, size, splat
+
+GATES = {"silu": silu, "gelu": gelu}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Weights of 16 rows under one scale each: quads first .. first + n of a chunk, scale and offset of the rows."""
+
+    first: int
+    quads: int
+    scale: V
+    offset: V | None
+
+
+@dataclass(frozen=True)
+class Half:
+    """Which of the 16 rows: `lanes` of them from `at` on."""
+
+    at: int
+    lanes: int
+
+    def line(self, row: Row, n_bytes: Any) -> V:
+        """This half of the line at a byte offset, as bytes."""
+        return row.past(n_bytes, u8).load(4 * self.at, 4 * self.lanes)
+
+    def halfs(self, row: Row, n_bytes: Any) -> V:
+        """This half of 16 numbers of type f16, as f32."""
+        return cast(row.past(n_bytes, f16).load(self.at, self.lanes), f32)
+
+
+def read_quads(layout: Packed, chunk: Row, half: Half) -> list[V]:
+    """The codes of a chunk: for each quad, 4 bytes a row."""
+    at, shift = LINE * bool(layout.scale_bytes), 0
+    n_quads = layout.chunk // 4
+    quads: list[V | None] = [None] * n_quads
+    for bits in layout.planes:
+        n_lines = n_quads * bits // 8
+        for m in range(n_lines):
+            line = half.line(chunk, at + LINE * m)
+            for p in range(8 // bits):
+                piece = line >> (bits * p)
+                if bits < 8 and p < 8 // bits - 1:
+                    piece = piece & ((1 << bits) - 1)
+                before, i = quads[p * n_lines + m], p * n_lines + m
+                quads[i] = piece << shift if before is None else before | (piece << shift)
+        at, shift = at + LINE * n_lines, shift + bits
+    return [q for q in quads if q is not None]
+
+
+def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Group]:
+    """The scales of a chunk, as f32 a row."""
+    d = half.halfs(block, 0)
+    least = half.halfs(block, 2 * ROWS) if layout.has_offset else None
+    n_groups, n_quads = layout.chunk // layout.group, layout.group // 4
+    if not layout.scale_bytes:
+        return [Group(g * n_quads, n_quads, d, least) for g in range(n_groups)]
+    dwords = half.line(chunk, 0).bits(i32)
+
+    def byte(i: int, mask: int = 255) -> V:
+        return (dwords >> (8 * i)) & mask
+
+    groups: list[Group] = []
+    for g in range(n_groups):
+        if layout.scale_bytes == "signed":
+            scale, offset = (dwords << (24 - 8 * g)) >> 24, None
+        elif layout.scale_bytes == "nibbles":
+            scale, offset = byte(g, 15), (dwords >> (8 * g + 4)) & 15
+        else:
+            scale, offset = byte(g), byte(g + n_groups)
+        below = None if offset is None or least is None else cast(offset, f32) * least * -1.0
+        groups.append(Group(g * n_quads, n_quads, cast(scale, f32) * d, below))
+    return groups
+
+
+def add_chunk(layout: Packed, totals: list[Acc], block: Row, chunk: Row, x: list[Row], half: Half) -> None:
+    """Add a chunk's products for each of the tokens' rows x, which stand at the chunk's first code."""
+    quads = read_quads(layout, chunk, half)
+    for group in read_groups(layout, block, chunk, half):
+        in_block, at = divmod(4 * group.first, CODES)
+        which = ALL if group.quads == 8 else (FIRST if at == 0 else LAST)
+        here = [row.past(in_block * BLOCK_BYTES) for row in x]
+        sums = [start_sum(layout, row, which, half.lanes) for row in here]
+        chains = [[s] + [full(i32, 0, half.lanes)] * (len(x) < 3 and group.quads > 4) for s in sums]
+        for i in range(group.quads):
+            for t, row in enumerate(here):
+                codes = splat_bytes(row.past(at + 4 * i, i32).load(), half.lanes, i8)
+                k = i % len(chains[t])
+                chains[t][k] = dot4(chains[t][k], quads[group.first + i], codes, top=layout.top)
+        for t, row in enumerate(here):
+            whole = cast(sum(chains[t][1:], start=chains[t][0]), f32)
+            scale = group.scale * splat(row.past(SCALE, f32).load(), half.lanes)
+            totals[t].value = muladd(whole, scale, totals[t].value)
+            if group.offset is not None:
+                scaled_sum = splat(row.past(SCALED_SUMS, f32).load(which), half.lanes)
+                totals[t].value = muladd(group.offset, scaled_sum, totals[t].value)
+
+
+def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
+    """What a sum of products starts at: codes are stored from 0 up, so take `zero` times the sum of x away."""
+    if not layout.zero:
+        return full(i32, 0, lanes)
+    return 0 - (splat(x.past(SUMS, i32).load(which), lanes) << (layout.zero.bit_length() - 1))
+
+
+def products(layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, half: Half) -> list[V]:
+    """16 rows (or half of them) times each of x: one vector a token."""
+    totals = [acc(f32, half.lanes) for _ in x]
+    for b in loop(n_blocks):
+        block = w.past(b * layout.bytes)
+        if isinstance(layout, PackedFloats):
+            column = cast(block.past(0, layout.dtype).load(half.at, half.lanes), f32)
+            for total, row in zip(totals, x, strict=True):
+                total.value = muladd(column, splat(row.past(0, f32).load(b), half.lanes), total.value)
+            continue
+        per_block, per_chunk = (n // CODES * BLOCK_BYTES for n in (layout.elements, layout.chunk))
+        codes = [row.past(b * per_block) for row in x]
+        for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
+            chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
+            add_chunk(layout, totals, block, chunk, [row.past(c * per_chunk) for row in codes], half)
+    return [total.value for total in totals]
+
+
+def token_runs(n_tokens: V, widths: tuple[int, ...]) -> Iterator[tuple[V, int]]:
+    """All tokens, first as many at a time as the widest pass takes, the rest by narrower ones: (first token, width)."""
+    begin: V | int = 0
+    for width in widths:
+        end = n_tokens - (n_tokens - begin) % width if width > 1 else n_tokens
+        for t in loop(begin, end, width):
+            yield t, width
+        begin = end
+
+
+@kernel
+def matmul(
+    lo: size, hi: size, y: Out[f32], w: In[u8], x: In[u8], bias: In[f32], residual: In[f32],
+    n_blocks: size, n_tokens: size, x_bytes: size, y_stride: size, residual_stride: size,
+    *, format: str, widths: tuple[int, ...], lanes: int, gate: str | None = None, has_bias: bool = False,
+    has_residual: bool = False,
+):  # fmt: skip
+    """Tile r: y[t, 16r .. 16r+15] = W[those rows] . x[t] + bias + residual[t], for each token t of n_tokens.
+
+    x: a row a token, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for plain formats. With a gate, tile r of w
+    is 16 rows of the gate and 16 of the up matrix, and y = gate(g . x) * (u . x).
+    """
+    layout = packed(format)
+    tile_bytes = n_blocks * layout.bytes
+    for tile in loop(lo, hi):
+        rows = w.past(tile * tile_bytes * (2 if gate else 1))
+        for t, width in token_runs(n_tokens, widths):
+            tokens = [x.past((t + i) * x_bytes) for i in range(width)]
+            step = ROWS if width == 1 else lanes
+            for at in range(0, ROWS, step):
+                half, column = Half(at, step), tile * ROWS + at
+                out = products(layout, rows, tokens, n_blocks, half)
+                if gate:
+                    up = products(layout, rows.past(tile_bytes), tokens, n_blocks, half)
+                    out = [GATES[gate](g) * u for g, u in zip(out, up, strict=True)]
+                for i, v in enumerate(out):
+                    v = v + bias.load(column, step) if has_bias else v
+                    v = v + residual.load((t + i) * residual_stride + column, step) if has_residual else v
+                    y.store(v, (t + i) * y_stride + column)
+
+
+def pass_shape(bits: int, registers: int) -> dict[str, Any]:
+    """The widths and lanes of a pass over tokens that keep a target's registers full and not more."""
+    lanes = min(16, bits // 32 * (2 if bits == 128 and registers == 32 else 1))
+    return {"widths": (8, 4, 2, 1) if registers >= 32 else (4, 2, 1), "lanes": lanes}
