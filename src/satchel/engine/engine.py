@@ -1,0 +1,85 @@
+"""The loop: plan a step, run it, read its logits, go on."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from satchel.base.errors import SatchelError
+from satchel.engine.pages import PagePool
+from satchel.engine.request import Delta, Request
+from satchel.engine.scheduler import Scheduler, Share
+from satchel.engine.sequence import Sequence
+from satchel.runtime.batch import Model
+
+if TYPE_CHECKING:
+    from satchel.engine.request import Rows
+
+
+class Engine:
+    """Lets many requests share the steps of one model.
+
+    `submit` and `forget` may be called by any thread at any time; `step` and `fail` by one thread
+    at a time.
+    """
+
+    def __init__(self, model: Model) -> None:
+        """Raises MemoryLimitError when the model's pages can't hold one full context."""
+        self.model = model
+        self.pool = PagePool(model.n_pages)
+        self.scheduler = Scheduler(model, self.pool)
+        self.submitted: deque[Request] = deque()
+        self.forgotten: deque[Sequence] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would find anything to do."""
+        return bool(self.submitted) or self.scheduler.has_work
+
+    def sequence(self, *, kept: bool = False) -> Sequence:
+        """A new and empty sequence; one that is `kept` remembers its pages between requests."""
+        return Sequence(self.pool, kept=kept)
+
+    def submit(self, request: Request) -> None:
+        """Queues a request, whose prompt must be one token or more and shorter than the context."""
+        self.submitted.append(request)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Frees a session's pages before the next step."""
+        self.forgotten.append(sequence)
+
+    def step(self) -> list[Delta]:
+        """Runs the model once, if there is anything to run; what that brought, and to whom.
+
+        Raises what the model raises; `fail` must follow then.
+        """
+        while self.submitted:
+            self.scheduler.waiting.append(self.submitted.popleft())
+        while self.forgotten:
+            self.scheduler.forget(self.forgotten.popleft())
+        if cancelled := self.scheduler.reap():
+            return cancelled
+        batch = self.scheduler.next_batch()
+        if batch is None:
+            return []
+        logits = self.model.run(batch)
+        answers = [_read(share, logits) for share in self.scheduler.shares]
+        return self.scheduler.advance(answers)
+
+    def fail(self, error: Exception) -> list[Delta]:
+        """Ends the requests of the step that raised `error`; other requests go on."""
+        return self.scheduler.fail(error)
+
+    def end(self, error: Exception) -> list[Delta]:
+        """Ends all requests."""
+        self.scheduler.waiting += self.submitted
+        self.submitted.clear()
+        self.scheduler.shares = []
+        return self.scheduler.fail(error)
+
+
+def _read(share: Share, logits: Rows) -> list[int] | Exception:
+    try:
+        return share.request.read(logits[share.rows])
+    except SatchelError as error:  # one request's trouble is not its neighbours'
+        return error

@@ -1,0 +1,225 @@
+"""One ask of the engine: tokens to catch up with, what to read from the logits, when it is done."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from satchel.engine.sampler import Sampler
+from satchel.engine.sequence import Sequence
+from satchel.engine.stops import Stops
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Rows: TypeAlias = npt.NDArray[np.float32]
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What an answer took.
+
+    `finish_reason` is "stop" (the model ended its answer, or a stop string came), "length" (as many
+    tokens as asked for, or the context is full) or "cancelled". The time to the first token counts
+    from the moment the request was made; speeds are 0 where there was nothing to measure.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int  # of these, the ones a session knew already
+    generated_tokens: int
+    time_to_first_token_ms: float
+    prompt_tokens_per_s: float
+    generated_tokens_per_s: float
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a step brought a request. The last one has `stats` or, if it failed, `error`."""
+
+    request: Request
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    stats: Stats | None = None
+    error: Exception | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the request ends with this."""
+        return self.stats is not None or self.error is not None
+
+
+class Detokenizer(Protocol):
+    """Turns tokens into text, and never cuts a character."""
+
+    def push(self, token: int, /) -> str:
+        """The text that `token` completes."""
+        ...
+
+    def flush(self) -> str:
+        """The text of what was held back."""
+        ...
+
+
+class Request(ABC):
+    """What the scheduler needs to know of any ask.
+
+    `deliver` is called with each Delta by the thread that runs the engine; it must not block. Only
+    that thread changes a request, but for `cancel`, which any thread may call at any time.
+    """
+
+    def __init__(
+        self, prompt: Items[int], sequence: Sequence, deliver: Callable[[Delta], None]
+    ) -> None:
+        self.prompt = tuple(prompt)
+        self.sequence = sequence
+        self.deliver = deliver
+        self.cancelled = False
+        self.n_cached = 0  # how much of the prompt the sequence knew when the request began
+        self.n_generated = 0
+        self.made_s = time.perf_counter()
+        self.begun_s = 0.0
+        self.first_s = 0.0  # when the prompt was done, and the first token there
+
+    def cancel(self) -> None:
+        """Ends the request before the next step."""
+        self.cancelled = True
+
+    def begin(self) -> None:
+        """Sets the sequence to the prompt, the first time that the scheduler takes this up."""
+        if not self.begun_s:
+            self.begun_s = time.perf_counter()
+            self.sequence.restart(self.prompt)
+            self.n_cached = self.sequence.n_cached
+
+    @property
+    def length(self) -> int:
+        """How many tokens the sequence has, or will have when the request begins."""
+        return len(self.sequence.tokens) if self.begun_s else len(self.prompt)
+
+    @property
+    @abstractmethod
+    def first_wanted(self) -> int:
+        """The first position whose logits are still wanted; all after it are wanted too."""
+
+    @abstractmethod
+    def read(self, rows: Rows) -> list[int]:
+        """The tokens that the logits [n, vocab] of the wanted positions just computed lead to."""
+
+    @abstractmethod
+    def accept(self, tokens: list[int]) -> Delta | None:
+        """Goes on by these tokens; what that brings, None when nothing yet."""
+
+    def finish(self, reason: FinishReason, tokens: Items[int] = (), text: str = "") -> Delta:
+        """The last delta."""
+        return Delta(self, tuple(tokens), text, self.stats(reason))
+
+    def stats(self, reason: FinishReason) -> Stats:
+        """What it took until now."""
+        now = time.perf_counter()
+        first = self.first_s or now
+        return Stats(
+            prompt_tokens=len(self.prompt),
+            cached_tokens=self.n_cached,
+            generated_tokens=self.n_generated,
+            time_to_first_token_ms=1000 * (first - self.made_s) if self.n_generated else 0.0,
+            prompt_tokens_per_s=_rate(len(self.prompt) - self.n_cached, first - self.begun_s)
+            if self.first_s
+            else 0.0,
+            generated_tokens_per_s=_rate(self.n_generated - 1, now - first),
+            finish_reason=reason,
+        )
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if count > 0 and seconds > 0 else 0.0
+
+
+class Generation(Request):
+    """Extends the prompt, token by token, into text."""
+
+    def __init__(
+        self,
+        prompt: Items[int],
+        sequence: Sequence,
+        deliver: Callable[[Delta], None],
+        *,
+        sampler: Sampler,
+        detokenizer: Detokenizer,
+        max_tokens: int,
+        stop_ids: frozenset[int] = frozenset(),
+        stops: Items[str] = (),
+    ) -> None:
+        """`max_tokens` of 0 computes the prompt alone. Raises OptionError for an empty stop."""
+        super().__init__(prompt, sequence, deliver)
+        self.sampler = sampler
+        self.detokenizer = detokenizer
+        self.max_tokens = max_tokens
+        self.stop_ids = stop_ids
+        self.stops = Stops(stops)
+
+    @property
+    def first_wanted(self) -> int:
+        return len(self.sequence.tokens) - (1 if self.max_tokens else 0)
+
+    def read(self, rows: Rows) -> list[int]:
+        return [self.sampler.pick(row, self.sequence.tokens) for row in rows]
+
+    def accept(self, tokens: list[int]) -> Delta | None:
+        text = ""
+        for token in tokens:
+            self.sequence.tokens.append(token)
+            self.n_generated += 1
+            self.first_s = self.first_s or time.perf_counter()
+            if token not in self.stop_ids:
+                text += self.stops.push(self.detokenizer.push(token))
+            if token in self.stop_ids or self.stops.found:
+                return self.finish("stop", tokens, text)
+        if self.n_generated >= self.max_tokens and (self.max_tokens or not self.sequence.n_pending):
+            self.first_s = self.first_s or time.perf_counter()
+            return self.finish("length", tokens, text)
+        return Delta(self, tuple(tokens), text) if tokens else None
+
+    def finish(self, reason: FinishReason, tokens: Items[int] = (), text: str = "") -> Delta:
+        text += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
+        if reason == "length" and self.stops.found:
+            reason = "stop"
+        return super().finish(reason, tokens, text)
+
+
+class Scoring(Request):
+    """Reads the logits of every position of its tokens."""
+
+    def __init__(
+        self,
+        prompt: Items[int],
+        sequence: Sequence,
+        deliver: Callable[[Delta], None],
+        vocab_size: int,
+    ) -> None:
+        super().__init__(prompt, sequence, deliver)
+        self.logits = np.empty((len(prompt), vocab_size), dtype=np.float32)
+        self.n_read = 0
+
+    @property
+    def first_wanted(self) -> int:
+        return self.n_read
+
+    def read(self, rows: Rows) -> list[int]:
+        self.logits[self.n_read : self.n_read + len(rows)] = rows
+        self.n_read += len(rows)
+        return []
+
+    def accept(self, tokens: list[int]) -> Delta | None:
+        if self.sequence.n_pending:
+            return None
+        self.first_s = time.perf_counter()
+        return self.finish("length", tokens)

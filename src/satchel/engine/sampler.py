@@ -1,0 +1,193 @@
+"""The next token from a row of logits: what biases it, what filters it, and the draw.
+
+In llama.cpp's order and with its defaults: logit bias, penalties, top-k, top-p, min-p, temperature.
+Each request draws from a generator of its own, so its answer depends on its seed alone and never on
+what is computed beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from satchel.base.errors import FileFormatError, OptionError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Row: TypeAlias = npt.NDArray[np.float32]
+    Ids: TypeAlias = npt.NDArray[np.intp]
+    Weights: TypeAlias = npt.NDArray[np.float64]
+
+STRIPS = 1024  # a row is folded into this many strips to find its largest logits
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is chosen. Raises OptionError, naming the field, for a bad value."""
+
+    temperature: float = 0.8  # 0 or less: greedy, the most likely token each time
+    top_k: int = 40  # only the k most likely tokens; 0: all
+    top_p: float = 0.95  # only the most likely tokens that reach this probability together; 1: all
+    min_p: float = 0.05  # only tokens at least this likely, compared to the likeliest; 0: all
+    repeat_penalty: float = 1.0  # logits of recent tokens are divided (if < 0: multiplied) by it
+    repeat_last_n: int = 64  # how many tokens, prompt included, are recent; 0: none; -1: all
+    presence_penalty: float = 0.0  # taken from the logits of recent tokens
+    frequency_penalty: float = 0.0  # taken from them as often as they occurred
+    logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])  # -inf bans a token
+    seed: int | None = None  # same seed, same answer; None: another one each time
+
+    def __post_init__(self) -> None:
+        self._number("temperature", -math.inf, math.inf)
+        self._number("top_k", 0, math.inf, whole=True)
+        self._number("top_p", 0, 1)
+        self._number("min_p", 0, 1)
+        self._number("repeat_penalty", 0, math.inf, positive=True)
+        self._number("repeat_last_n", -1, math.inf, whole=True)
+        self._number("presence_penalty", -math.inf, math.inf)
+        self._number("frequency_penalty", -math.inf, math.inf)
+        if self.seed is not None:
+            self._number("seed", 0, 2**64 - 1, whole=True)
+        for token, bias in self.logit_bias.items():
+            if not is_whole(token) or not is_number(bias) or not bias < math.inf:
+                raise OptionError(
+                    f"logit_bias: {token!r}: {bias!r} is not a token id and a number (-inf bans)"
+                )
+
+    def _number(
+        self, name: str, least: float, most: float, *, whole: bool = False, positive: bool = False
+    ) -> None:
+        value = getattr(self, name)
+        fits = is_whole(value) if whole else is_number(value) and math.isfinite(value)
+        if fits and least <= value <= most and not (positive and value == 0):
+            return
+        kind = "a whole number" if whole else "a number"
+        if not math.isinf(most):
+            kind += f" from {least} to {most}"
+        elif not math.isinf(least):
+            kind += f" above {least}" if positive else f" of {least} or more"
+        raise OptionError(f"{name}: {value!r} is not {kind}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer, and not a truth value."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, and neither a truth value nor NaN."""
+    return (is_whole(value) or isinstance(value, float | np.floating)) and value == value
+
+
+class Sampler:
+    """Chooses the tokens of one request.
+
+    Its random numbers are the raw 64-bit outputs of numpy's PCG64(seed), one for each token drawn,
+    which numpy keeps the same in all its versions.
+    """
+
+    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+        """Raises OptionError when the bias names a token that does not exist."""
+        for token in params.logit_bias:
+            if not 0 <= token < vocab_size:
+                raise OptionError(
+                    f"logit_bias: there is no token {token}; ids are 0 to {vocab_size - 1}"
+                )
+        self.params = params
+        self.biased_ids = np.array(list(params.logit_bias), dtype=np.intp)
+        self.biases = np.array(list(params.logit_bias.values()), dtype=np.float32)
+        self.random = None if params.temperature <= 0 else np.random.PCG64(params.seed)
+
+    def pick(self, logits: Row, history: Sequence[int]) -> int:
+        """The token that follows `history`, given its row of logits [vocab], which is not changed.
+
+        Of equal logits the lower id comes first. Raises FileFormatError for logits that are not
+        numbers, and OptionError when every token is banned.
+        """
+        logits = self._bias(logits, history)
+        best = int(logits.argmax())
+        highest = float(logits[best])
+        if highest == -math.inf and len(self.biases):
+            raise OptionError("logit_bias: it bans every token; leave one")
+        if not math.isfinite(highest):
+            raise FileFormatError(
+                f"the model computed {highest} as a logit; its file is damaged: fetch it again"
+            )
+        if self.random is None:
+            return best
+        ids, logits64 = self._candidates(logits, highest)
+        with np.errstate(over="ignore"):  # at a tiny temperature: to -inf, as it should
+            weights = np.exp((logits64 - highest) / self.params.temperature)
+        return int(ids[draw(weights, self.random.random_raw())])
+
+    def _bias(self, logits: Row, history: Sequence[int]) -> Row:
+        """The logits with bias and penalties; the very same array when there are none."""
+        p = self.params
+        penalized = p.repeat_penalty != 1 or p.presence_penalty or p.frequency_penalty
+        recent: Sequence[int] = ()
+        if penalized and p.repeat_last_n:
+            recent = history if p.repeat_last_n < 0 else history[-p.repeat_last_n :]
+        if not len(self.biases) and not recent:
+            return logits
+        logits = logits.copy()
+        logits[self.biased_ids] += self.biases
+        counts = Counter(recent)
+        ids = np.array(list(counts), dtype=np.intp)
+        times = np.array(list(counts.values()), dtype=np.float32)
+        seen = logits[ids]
+        seen = np.where(seen > 0, seen / np.float32(p.repeat_penalty), seen * p.repeat_penalty)
+        logits[ids] = seen - times * p.frequency_penalty - p.presence_penalty
+        return logits
+
+    def _candidates(self, logits: Row, highest: float) -> tuple[Ids, Weights]:
+        """The ids [n] that pass the filters, and their logits [n].
+
+        They stand from the most likely one down, but in order of id when neither top-k nor top-p
+        asks for their ranks. The cheap filter is applied first: what top-p and min-p leave are both
+        the first so many by rank, so their order does not matter as long as the total that top-p
+        refers to is taken before.
+        """
+        p = self.params
+        all_ids = not 0 < p.top_k < len(logits)
+        ids = np.arange(len(logits)) if all_ids else largest(logits, p.top_k)
+        kept = logits[ids].astype(np.float64)
+        weights = np.exp(kept - highest)
+        total = float(weights.sum())
+        if p.min_p > 0:
+            likely = weights >= p.min_p
+            ids, kept, weights = ids[likely], kept[likely], weights[likely]
+        if p.top_p < 1:
+            rank = np.argsort(-kept, kind="stable")
+            reached = np.searchsorted(np.cumsum(weights[rank]), p.top_p * total)
+            rank = rank[: int(reached) + 1]
+            ids, kept = ids[rank], kept[rank]
+        return ids, kept
+
+
+def largest(row: Row, k: int) -> Ids:
+    """The ids of the `k` largest entries, from the largest down; of equals the lower id first.
+
+    The row is folded into strips: the k-th largest of their tops is a floor that at least k entries
+    reach, and few more.
+    """
+    height = len(row) // STRIPS
+    if k < STRIPS and height > 1:
+        tops = row[: height * STRIPS].reshape(height, STRIPS).max(axis=0)
+    else:
+        tops = row
+    floor = np.partition(tops, len(tops) - k)[len(tops) - k]
+    ids = np.flatnonzero(row >= floor)
+    return ids[np.argsort(-row[ids], kind="stable")[:k]]
+
+
+def draw(weights: Weights, random: int) -> int:
+    """The index that 64 random bits choose, each in proportion to its weight."""
+    sums: Weights = np.cumsum(weights)
+    point = (random >> 11) * 2.0**-53 * sums[-1]
+    last = sums.searchsorted(sums[-1])  # where rounding must not lead past
+    return int(min(sums.searchsorted(point, side="right"), last))

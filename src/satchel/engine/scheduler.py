@@ -1,0 +1,213 @@
+"""Who advances by how many tokens in the next step, and who holds which pages.
+
+Requests run in the order in which they came. In a step each running one advances by a token at
+least, and prompts that are being caught up with share the room that is left. When pages run out,
+they are taken first from sessions that no one is asking, then from the request that came last: it
+waits, and later computes again what it lost. So the first one always gets on, and nothing that is
+ever said depends on who else is there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from satchel.base.errors import MemoryLimitError
+from satchel.engine.pages import PagePool, pages_for
+from satchel.engine.request import Delta, Request
+from satchel.engine.sequence import Sequence
+from satchel.runtime.batch import MAX_WANTED, NO_PAGE, PAGE, Batch, Model
+
+
+@dataclass(frozen=True)
+class Share:
+    """A request's part of a step: its next tokens, from position `begin` to `end`.
+
+    The logits of those from `wanted` on are rows `rows` of what the model gives.
+    """
+
+    request: Request
+    begin: int
+    end: int
+    wanted: int
+    rows: slice
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens it computes."""
+        return self.end - self.begin
+
+    @property
+    def n_wanted(self) -> int:
+        """How many rows of logits it reads."""
+        return self.end - self.wanted
+
+
+class Scheduler:
+    """Plans steps as plain data. Not thread-safe: the engine sees to that."""
+
+    def __init__(self, model: Model, pool: PagePool) -> None:
+        if model.n_pages < pages_for(model.context_length):
+            raise MemoryLimitError(
+                f"a context of {model.context_length} tokens takes "
+                f"{pages_for(model.context_length)} pages, and there are {model.n_pages}"
+            )
+        self.pool = pool
+        self.max_batch = model.max_batch
+        self.max_running = min(MAX_WANTED, model.max_batch)
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []  # in the order in which they came
+        self.idle: dict[Sequence, None] = {}  # not running, but with pages; the longest idle first
+        self.shares: list[Share] = []  # of the step that is under way
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is waiting or running."""
+        return bool(self.waiting or self.running)
+
+    def requests(self) -> list[Request]:
+        """All of them, in the order in which they came."""
+        return [*self.running, *self.waiting]
+
+    def next_batch(self) -> Batch | None:
+        """The next step for the model, None when there is nothing to do."""
+        self.shares = []
+        self._admit()
+        tokens, rows = self.max_batch, MAX_WANTED
+        while len(self.shares) < len(self.running):
+            request = self.running[len(self.shares)]
+            later = len(self.running) - len(self.shares) - 1
+            share = _share(request, tokens - later, rows - later, MAX_WANTED - rows)
+            if not self._make_room(request, share.end):
+                break
+            request.sequence.grow(share.end)
+            self.shares.append(share)
+            tokens -= share.n_tokens
+            rows -= share.n_wanted
+        return _batch(self.shares) if self.shares else None
+
+    def advance(self, answers: Iterable[list[int] | Exception]) -> list[Delta]:
+        """Goes on by what each share of the step led to: its tokens, or why it failed."""
+        deltas: list[Delta] = []
+        for share, answer in zip(self.shares, answers, strict=True):
+            request = share.request
+            request.sequence.advance(share.n_tokens)
+            if isinstance(answer, Exception):
+                deltas.append(Delta(request, error=answer))
+            elif delta := request.accept(answer):
+                deltas.append(delta)
+        self.shares = []
+        self._let_go(deltas)
+        return deltas
+
+    def reap(self) -> list[Delta]:
+        """Ends the requests that were cancelled."""
+        deltas = [r.finish("cancelled") for r in self.requests() if r.cancelled]
+        self._let_go(deltas)
+        return deltas
+
+    def fail(self, error: Exception) -> list[Delta]:
+        """Ends the requests of the step that failed; all of them when it was not even planned.
+
+        What their sequences had cached before is untouched.
+        """
+        failed = [share.request for share in self.shares] or self.requests()
+        deltas = [Delta(request, error=error) for request in failed]
+        self.shares = []
+        self._let_go(deltas)
+        return deltas
+
+    def forget(self, sequence: Sequence) -> None:
+        """Frees the pages of a session's sequence, now or when its request has ended."""
+        sequence.kept = False
+        if sequence in self.idle:
+            del self.idle[sequence]
+            sequence.roll_back(0)
+
+    def check(self) -> None:
+        """Asserts that every page is accounted for, between two steps."""
+        running = [request.sequence for request in self.running]
+        assert not self.idle.keys() & set(running), "a running sequence counts as idle"
+        assert len(running) <= self.max_running, "more requests than a step has room for"
+        for sequence in (*running, *self.idle):
+            assert len(sequence.pages) == pages_for(sequence.n_cached), "more pages than tokens"
+        self.pool.check([sequence.pages for sequence in (*running, *self.idle)])
+
+    def _let_go(self, deltas: list[Delta]) -> None:
+        ended = {delta.request for delta in deltas if delta.is_last}
+        if not ended:
+            return
+        self.running = [r for r in self.running if r not in ended]
+        self.waiting = deque(r for r in self.waiting if r not in ended)
+        for sequence in {request.sequence for request in ended} - self._busy():
+            self.idle.pop(sequence, None)
+            sequence.roll_back(sequence.n_cached if sequence.kept else 0)
+            if sequence.pages:
+                self.idle[sequence] = None
+
+    def _busy(self) -> set[Sequence]:
+        return {request.sequence for request in self.running}
+
+    def _admit(self) -> None:
+        """Takes up waiting requests while there are pages for them, and one to grow for each."""
+        while self.waiting and len(self.running) < self.max_running:
+            request = self.waiting[0]
+            spare = self.pool.n_free + sum(len(sequence.pages) for sequence in self.idle)
+            fits = pages_for(request.length + 1) + len(self.running) <= spare
+            if (self.running and not fits) or request.sequence in self._busy():
+                return
+            self.running.append(self.waiting.popleft())
+            self.idle.pop(request.sequence, None)
+            request.begin()
+
+    def _make_room(self, request: Request, n_tokens: int) -> bool:
+        """Frees pages until `n_tokens` of a request's tokens fit; False when it has to wait."""
+        while self.pool.n_free < request.sequence.missing_pages(n_tokens):
+            if self.idle:
+                coldest = next(iter(self.idle))
+                coldest.roll_back(PAGE * (len(coldest.pages) - 1))
+                if not coldest.pages:
+                    del self.idle[coldest]
+                continue
+            last = self.running.pop()
+            self.waiting.appendleft(last)
+            if last.sequence.pages:
+                self.idle[last.sequence] = None
+            if last is request:
+                return False
+        return True
+
+
+def _share(request: Request, max_tokens: int, max_rows: int, first_row: int) -> Share:
+    """As many of a request's tokens as fit into so many tokens and rows of logits."""
+    begin = request.sequence.n_cached
+    wanted = max(begin, request.first_wanted)
+    end = min(begin + max_tokens, len(request.sequence.tokens), wanted + max_rows)
+    wanted = min(wanted, end)
+    return Share(request, begin, end, wanted, slice(first_row, first_row + end - wanted))
+
+
+def _batch(shares: list[Share]) -> Batch:
+    sequences = [share.request.sequence for share in shares]
+    tables = np.full((len(shares), max(len(s.pages) for s in sequences)), NO_PAGE, dtype=np.int32)
+    for table, sequence in zip(tables, sequences, strict=True):
+        table[: len(sequence.pages)] = sequence.pages
+    tokens: list[int] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    for share in shares:
+        first = len(tokens) - share.begin
+        tokens += share.request.sequence.tokens[share.begin : share.end]
+        positions += range(share.begin, share.end)
+        wanted += range(first + share.wanted, first + share.end)
+    counts = [share.n_tokens for share in shares]
+    return Batch(
+        tokens=np.array(tokens, dtype=np.int32),
+        positions=np.array(positions, dtype=np.int32),
+        sequences=np.repeat(np.arange(len(shares), dtype=np.int32), counts),
+        tables=tables,
+        wanted=np.array(wanted, dtype=np.int32),
+    )
