@@ -170,7 +170,7 @@ def rope(
 ) -> Floats:
     """Turn pairs of each head's first `dims` by angles that grow with the position.
 
-    `pairs`: "adjacent" (2i, 2i + 1) or "halves" (i, i + dims / 2). The rest of the attrs: rope.Scaling.
+    `pairs`: "adjacent" (2i, 2i + 1) or "halves" (i, i + dims / 2). Other attrs: rope.Scaling.
     """
     stretch = Scaling(**scaling)
     angles = positions[:, None] * frequencies(dims, theta, stretch, factors)
