@@ -11,7 +11,8 @@ from satchel.archs.config import Config, Source, read_config
 from satchel.archs.weights import Weight, Weights
 from satchel.base.errors import FileFormatError, UnsupportedError
 from satchel.graph import tensor
-from satchel.graph.graph import Graph, input_node
+from satchel.graph.graph import Graph
+from satchel.graph.node import input_node
 from satchel.graph.rope import Scaling
 from satchel.graph.tensor import Tensor
 

@@ -6,7 +6,7 @@ from copy import copy
 
 from satchel.archs.config import Source
 from satchel.base.errors import FileFormatError
-from satchel.graph.graph import Node, weight_node
+from satchel.graph.node import Node, weight_node
 from satchel.graph.tensor import Tensor
 
 

@@ -7,7 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from satchel.graph.graph import Graph, Node
+from satchel.graph.graph import Graph
+from satchel.graph.node import Node
 from satchel.graph.ops import OPS
 
 ROWS_AT_ONCE = 16384

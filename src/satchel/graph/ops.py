@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from satchel.graph.graph import Attr, Node, Shape, ShapeError
+from satchel.graph.node import Attr, Node, Shape, ShapeError
 from satchel.graph.rope import Scaling, frequencies
 
 Floats = NDArray[np.floating]

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from satchel.graph.graph import Attr, Graph, Node
+from satchel.graph.graph import Graph
+from satchel.graph.node import Attr, Node
 
 Found = dict[str, Node]
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 
-from satchel.graph.graph import Attr, Node, Shape
+from satchel.graph.node import Attr, Node, Shape
 from satchel.graph.ops import make
 from satchel.graph.rope import Scaling
 

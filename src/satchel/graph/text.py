@@ -16,18 +16,20 @@ import re
 from collections import Counter
 
 from satchel.base.errors import FileFormatError
-from satchel.graph.graph import Dim, Graph, Node, Shape, input_node, weight_node
+from satchel.graph.node import Dim, Node, Shape, input_node, weight_node
 from satchel.graph.ops import make
 
+Nodes = tuple[Node, ...]
 
-def print_graph(graph: Graph, layer: int | None = None) -> str:
-    """The text of a whole graph, or of one layer's nodes."""
-    names = {node: node.name for node in graph.inputs}
+
+def print_graph(inputs: Nodes, nodes: Nodes, outputs: Nodes, layer: int | None = None) -> str:
+    """The text of a whole graph, or of one layer's nodes. `nodes`: in order, operands first."""
+    names = {node: node.name for node in inputs}
     counts: Counter[int | None] = Counter()
     blocks: list[tuple[int | None, list[str]]] = [(None, [])]
-    for node in graph.inputs:
+    for node in inputs:
         blocks[0][1].append(f"input {node.name} {_type(node)}")
-    for node in graph.nodes:
+    for node in nodes:
         if node.is_leaf:
             names[node] = node.name if node.op == "input" else f"{node.name} {_type(node)}"
             continue
@@ -39,7 +41,7 @@ def print_graph(graph: Graph, layer: int | None = None) -> str:
         blocks[-1][1].append(f"{names[node]} = {_call(node, names)} {_type(node)}")
     if layer is not None:
         return "".join(line + "\n" for at, lines in blocks if at == layer for line in lines)
-    blocks.append((None, [f"output {names[node]}" for node in graph.outputs]))
+    blocks.append((None, [f"output {names[node]}" for node in outputs]))
     return "\n".join("".join(line + "\n" for line in lines) for _, lines in blocks if lines)
 
 
@@ -63,8 +65,8 @@ _PART = re.compile(
 )
 
 
-def parse_graph(text: str) -> Graph:
-    """Read what `print_graph` wrote. Raises FileFormatError that names the wrong line."""
+def parse_graph(text: str) -> tuple[Nodes, Nodes]:
+    """The inputs and outputs that `print_graph` wrote. Raises FileFormatError with the line."""
     known: dict[str, Node] = {}
     inputs: list[Node] = []
     outputs: list[Node] = []
@@ -82,7 +84,7 @@ def parse_graph(text: str) -> Graph:
                 raise ValueError("it is no input, node or output")
         except (KeyError, ValueError, SyntaxError, FileFormatError) as error:
             raise FileFormatError(f"line {number} of the graph can't be read: {error}") from error
-    return Graph(tuple(inputs), tuple(outputs))
+    return tuple(inputs), tuple(outputs)
 
 
 def _node(match: re.Match[str], known: dict[str, Node]) -> Node:

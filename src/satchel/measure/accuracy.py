@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Agreement:
-    """Over n rows of logits: KL divergences in nats, and the share of rows with the same best token.
+    """Over n rows of logits: KL divergences in nats, the share of rows with the same best token.
 
     `kl_error` is the standard error of `mean_kl`.
     """
@@ -98,7 +98,7 @@ class Decoded:
 def reference_logits(
     checkpoint: Checkpoint, tokens: Sequence[int], wanted: Sequence[int] | None = None
 ) -> NDArray[np.float64]:
-    """Logits [wanted, vocab] of one sequence by the graph's meaning: decoded weights, all in float64.
+    """Logits [wanted, vocab] of one sequence by the graph's meaning, all in float64.
 
     wanted: indices into tokens, all by default. Raises what `archs.trace` raises.
     """
