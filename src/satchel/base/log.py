@@ -80,8 +80,11 @@ class Progress:
         bar = "#" * filled + "." * (self.WIDTH - filled)
         return f"{self.title}  [{bar}] {part:4.0%}  {size(done)} of {size(self.total)}{left}"
 
-    def close(self) -> None:
-        """Takes the bar away."""
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Takes the bar away, however the work ended."""
         if self.on_terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
