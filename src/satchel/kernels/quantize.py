@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from satchel.base.dtypes import f32, i8, i32, u8
+from satchel.kernels.norm import rms_scale
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import absolute, cast, round_i32
 from satchel.lang.trace import In, Out, Row, V, concat, loop, maximum, select, size, splat
@@ -42,3 +43,17 @@ def quantize(lo: size, hi: size, out: Out[u8], x: In[f32], n: size, x_stride: si
     """Tile t: row t of x, n wide (rows x_stride elements apart), as blocks."""
     for t in loop(lo, hi):
         quantize_row(out.past(t * (n // CODES * BLOCK_BYTES)), x.at(t * x_stride), n)
+
+
+@kernel
+def norm_quantize(lo: size, hi: size, out: Out[u8], x: In[f32], w: In[f32], n: size, x_stride: size, eps: f32):
+    """Tile t: row t of x over its root mean square, times w, as blocks."""
+    for t in loop(lo, hi):
+        row, blocks = x.at(t * x_stride), out.past(t * (n // CODES * BLOCK_BYTES))
+        scale = splat(rms_scale(row, n, eps))
+        for b in loop(n // CODES):
+            i = b * CODES
+            quantize_block(
+                blocks.past(b * BLOCK_BYTES),
+                (row.load(i, 16) * scale * w.load(i, 16), row.load(i + 16, 16) * scale * w.load(i + 16, 16)),
+            )
