@@ -48,7 +48,10 @@ def plans(draw: st.DrawFn) -> Plan:
     refs = st.sampled_from(buffers).flatmap(
         lambda b: st.builds(Ref, st.just(b.name), st.integers(0, b.bytes))
     )
-    floats = st.builds(Float, st.floats(allow_nan=False), st.sampled_from((32, 64)))
+    floats = st.one_of(
+        st.builds(Float, st.floats(allow_nan=False, width=32), st.just(32)),
+        st.builds(Float, st.floats(allow_nan=False), st.just(64)),
+    )
     args: st.SearchStrategy[Arg] = st.one_of(
         refs, st.builds(Int, int64), floats, st.builds(Scalar, st.sampled_from(scalars))
     )
@@ -143,6 +146,7 @@ def changed(**fields: Any) -> Plan:
         (changed(args=(Int(1 << 63),)), "64 bits"),
         (changed(args=(Float(float("nan")),)), "number"),
         (changed(args=(Float(1.0, 16),)), "number"),
+        (changed(args=(Float(1e300, 32),)), "number"),
         (changed(args=(Scalar("wanted"),)), "not declared"),
         (changed(tiles=Count(1, "wanted")), "not declared"),
         (changed(tiles=Count(-1)), "tiles"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -24,6 +25,7 @@ from typing import TypeAlias
 from satchel.base.errors import KernelError
 
 SCHEMA = 1  # the first line of the text form; raised when its meaning changes
+MAX_F32 = (2 - 2**-23) * 2.0**127
 KINDS = ("arena", "weight", "kv", "input", "output", "scratch")
 
 
@@ -67,6 +69,11 @@ class Float:
 
     value: float
     bits: int = 32
+
+    @property
+    def word(self) -> int:
+        """The slot's content."""
+        return int.from_bytes(struct.pack("<f" if self.bits == 32 else "<d", self.value), "little")
 
     def __str__(self) -> str:
         return repr(self.value) + ("" if self.bits == 32 else f":f{self.bits}")
@@ -230,7 +237,8 @@ def _check_arg(
             if not _fits(value):
                 raise KernelError(f"{where}: {value} does not fit 64 bits")
         case Float(value, bits):
-            if bits not in (32, 64) or math.isnan(value):
+            fits = bits == 64 or (bits == 32 and (math.isinf(value) or abs(value) <= MAX_F32))
+            if not fits or math.isnan(value):
                 raise KernelError(f"{where}: {arg} is not a 32- or 64-bit number")
         case Scalar(name):
             if name not in scalars:

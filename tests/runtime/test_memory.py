@@ -1,0 +1,54 @@
+"""Memory: aligned, zero, bounded, and alive as long as someone looks at it."""
+
+from __future__ import annotations
+
+import pytest
+
+from satchel.base.errors import KernelError, MemoryLimitError
+from satchel.runtime.memory import ALIGN, HUGE, Memory, align
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 100, 4096, HUGE - 1, HUGE, 3 * HUGE + 5])
+@pytest.mark.parametrize("huge", [True, False])
+def test_aligned_and_zero(n_bytes: int, huge: bool) -> None:
+    with Memory(n_bytes, huge) as memory:
+        raw = memory.array("u1", n_bytes)
+        assert memory.address % (HUGE if huge and n_bytes >= HUGE else ALIGN) == 0
+        assert n_bytes == 0 or raw.ctypes.data == memory.address
+        assert not raw.any()
+        raw[:] = 7
+        assert (memory.array("u1", n_bytes) == 7).all()
+
+
+def test_views_share_and_outlive() -> None:
+    memory = Memory(64)
+    memory.array("f4", 4, 16)[:] = [1, 2, 3, 4]
+    words = memory.array("f4", 16)
+    memory.close()
+    assert words.tolist() == [0] * 4 + [1, 2, 3, 4] + [0] * 8
+    with pytest.raises(KernelError, match="given back"):
+        memory.array("u1", 1)
+
+
+@pytest.mark.parametrize(("count", "offset"), [(17, 0), (1, 64), (-1, 0), (1, -4), (1 << 62, 0)])
+def test_bounds(count: int, offset: int) -> None:
+    with Memory(64) as memory, pytest.raises(KernelError, match="outside"):
+        memory.array("f4", count, offset)
+
+
+def test_too_much() -> None:
+    with pytest.raises(MemoryLimitError, match="MiB"):
+        Memory(1 << 60)
+
+
+def test_untouched_pages_are_free() -> None:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with Memory(8 << 30, huge=False) as memory:
+        memory.array("u1", 1, 5 << 30)[:] = 1
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_align() -> None:
+    assert [align(n) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
