@@ -94,6 +94,10 @@ class CompiledModel:
     def threads(self) -> int:
         return self.executor.threads
 
+    @property
+    def target(self) -> Target:
+        return next(iter(self.lowered.builds.values())).target
+
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """See runtime.batch.Model. Raises OptionError for a batch that is larger than the plan has room for."""
         self.start(batch)
