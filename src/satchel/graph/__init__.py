@@ -1,9 +1,9 @@
 """Level 2: the graph of a model: nodes, ops, text form, rewriter, and its meaning in numpy."""
 
-from satchel.graph.evaluate import Weights, WeightsByRows, evaluate
 from satchel.graph.graph import Graph
 from satchel.graph.node import Attr, Dim, Node, Shape, ShapeError, input_node, weight_node
 from satchel.graph.ops import OPS, Op, make, op
+from satchel.graph.reference import Weights, WeightsByRows, evaluate
 from satchel.graph.rewrite import Pattern, Rule, anything, rewrite
 from satchel.graph.rope import Scaling, frequencies
 from satchel.graph.tensor import Tensor

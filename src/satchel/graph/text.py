@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 from satchel.base.errors import FileFormatError
 from satchel.graph.node import Dim, Node, Shape, input_node, weight_node
@@ -59,10 +60,7 @@ _INPUT = re.compile(r"input (\S+) (\w+)\[(.*)\]")
 _NODE = re.compile(r"(%(?:(\d+)\.)?\d+) = (\w+)\((.*)\) (\w+)\[([^\]]*)\]")
 _WEIGHT = re.compile(r"(\S+) (\w+)\[(.*)\]")
 _ATTR = re.compile(r"(\w+)=(.*)")
-# What stands between two commas of a call: text in quotes, in brackets, or in neither.
-_PART = re.compile(
-    r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\[[^\]]*\]|\((?:[^()]|\([^()]*\))*\)|[^,])+"""
-)
+_TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""")
 
 
 def parse_graph(text: str) -> tuple[Nodes, Nodes]:
@@ -91,7 +89,7 @@ def _node(match: re.Match[str], known: dict[str, Node]) -> Node:
     _, layer, op, call, dtype, shape = match.groups()
     operands: list[Node] = []
     attrs: dict[str, object] = {}
-    for part in (part.strip() for part in _PART.findall(call)):
+    for part in _parts(call):
         if attr := _ATTR.fullmatch(part):
             attrs[attr[1]] = ast.literal_eval(attr[2])
         elif weight := _WEIGHT.fullmatch(part):
@@ -106,6 +104,20 @@ def _node(match: re.Match[str], known: dict[str, Node]) -> Node:
     if (node.dtype, node.shape) != (dtype, _shape(shape)):
         raise ValueError(f"{op} gives {_type(node)}, not {dtype}[{shape}]")
     return node
+
+
+def _parts(call: str) -> Iterator[str]:
+    """What stands between the commas that are in no quotes and no brackets."""
+    part, depth = "", 0
+    for token in _TOKEN.findall(call):
+        if token == "," and depth == 0:
+            yield part.strip()
+            part = ""
+        else:
+            depth += (token in "([") - (token in ")]")
+            part += token
+    if part:
+        yield part.strip()
 
 
 def _shape(text: str) -> Shape:
