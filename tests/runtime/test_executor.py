@@ -256,7 +256,6 @@ def test_profile(threads: int) -> None:
             assert (begins[1:] >= ends[:-1]).all()  # phases do not overlap
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_forked_child_runs(threads: int) -> None:
     plan = counting_plan([[30], [2, 2]])

@@ -132,11 +132,21 @@ define internal void @wake(ptr %c, ptr %word) nounwind {
 
 # futex's number, a clock that user code may read, a hint that this is a spin, LLVM features
 _ISA = {
-    "x86_64": (202, "llvm.readcyclecounter", "call void @llvm.x86.sse2.pause()", ""),
-    "aarch64": (98, "llvm.readsteadycounter", "call void @llvm.aarch64.hint(i32 1)", ""),
+    "x86_64": (
+        202,
+        "call i64 @llvm.readcyclecounter()",
+        "call void @llvm.x86.sse2.pause()",
+        "",
+    ),
+    "aarch64": (
+        98,
+        'call i64 @llvm.read_volatile_register.i64(metadata !{!"cntvct_el0"})',
+        "call void @llvm.aarch64.hint(i32 1)",
+        "",
+    ),
     "riscv64": (
         98,
-        "llvm.readsteadycounter",
+        "call i64 @llvm.readsteadycounter()",
         "call void @llvm.riscv.pause()",
         "+m,+a,+f,+d,+c,+zihintpause",  # a pause is a fence without effect where it is unknown
     ),
