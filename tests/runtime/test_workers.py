@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +26,7 @@ import sys
 import llvmlite.binding as llvm
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
-triple, features = sys.argv[1:]
+triple, features, *file = sys.argv[1:]
 module = llvm.parse_assembly(sys.stdin.read())
 module.triple = triple
 module.verify()
@@ -33,25 +34,119 @@ machine = llvm.Target.from_triple(triple).create_target_machine(
     cpu="generic-rv64" if triple.startswith("riscv") else "", features=features, reloc="pic")
 passes = llvm.create_pass_builder(machine, llvm.PipelineTuningOptions(speed_level=2))
 passes.getModulePassManager().run(module, passes)
-print(machine.emit_assembly(module))
+if file:
+    open(file[0], "wb").write(machine.emit_object(module))
+else:
+    print(machine.emit_assembly(module))
 """
 
 
-@pytest.mark.parametrize(("isa", "system", "triple", "pause", "clock"), TARGETS)
-def test_compiles(isa: str, system: str, triple: str, pause: str, clock: str) -> None:
+def compiled(isa: str, system: str, triple: str, *file: str) -> str:
+    """The loop's assembly, or its object in a file; made by a child, as LLVM may abort."""
     features = workers._ISA[isa][3]  # pyright: ignore[reportPrivateUsage]
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, triple, features],
+        [sys.executable, "-c", COMPILE, triple, features, *file],
         input=text(isa, system),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert pause in done.stdout
-    assert clock in done.stdout
-    if isa == "x86_64":  # the stores of a claim, of tiles done (one, inlined), of sleepers
-        assert done.stdout.count("cmpxchg") == 1
+    return done.stdout
+
+
+@pytest.mark.parametrize(("isa", "system", "triple", "pause", "clock"), TARGETS)
+def test_compiles(isa: str, system: str, triple: str, pause: str, clock: str) -> None:
+    assembly = compiled(isa, system, triple)
+    assert pause in assembly
+    assert clock in assembly
+    if isa == "x86_64":
+        assert assembly.count("cmpxchg") == 1
+
+
+# Four workers, phases of steps that count their tiles, and runs after pauses around the idle spin.
+HARNESS = r"""
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "records.h"
+enum { THREADS = 4, PHASES = 5, STEPS = 2, TILES = 23, RUNS = 400 };
+void run(void *), attend(void *, int, int64_t), stop(void *);
+int64_t now(void);
+static _Alignas(128) struct Control control;
+static _Alignas(128) struct Phase phases[PHASES];
+static _Alignas(128) struct Step steps[PHASES * STEPS];
+static int64_t scalars[] = {1}, counts[PHASES * STEPS][TILES], seen[PHASES];
+static void count(int64_t *args, int64_t lo, int64_t hi) {
+    int64_t step = args - counts[0], phase = step / TILES / STEPS;
+    for (int64_t i = lo; i < hi; i++) args[i]++;
+    if (phase) {  // all of the phase before must be there
+        int64_t sum = 0;
+        for (int k = 0; k < STEPS * TILES; k++) sum += counts[(phase - 1) * STEPS][k];
+        if (sum % (STEPS * TILES)) printf("phase %d began early\n", (int)phase), exit(1);
+    }
+}
+static void *work(void *index) { attend(&control, 0, (int64_t)index); return 0; }
+int main(void) {
+    for (int p = 0; p < PHASES; p++) {
+        phases[p].first = (int64_t)(steps + STEPS * p);
+        phases[p].last = (int64_t)(steps + STEPS * (p + 1));
+        for (int s = STEPS * p; s < STEPS * (p + 1); s++) {
+            steps[s].kernel = (int64_t)count, steps[s].args = (int64_t)counts[s];
+            steps[s].factor = TILES;
+        }
+    }
+    control.n_phases = PHASES, control.phases = (int64_t)phases, control.scalars = (int64_t)scalars;
+    control.shares = 2 * THREADS, control.steps = (int64_t)steps, control.n_steps = PHASES * STEPS;
+    control.sleep_call = control.wake_call = (int64_t)syscall;
+    int64_t start = now();
+    usleep(1000);
+    control.wait_spin = (now() - start) / 50, control.idle_spin = (now() - start) / 20;
+    pthread_t threads[THREADS];
+    for (int64_t i = 1; i < THREADS; i++) pthread_create(threads + i, 0, work, (void *)i);
+    for (int i = 0; i < RUNS; i++) {
+        if (i % 4 == 0) usleep(i % 100);
+        run(&control);
+        for (int s = 0; s < PHASES * STEPS; s++)
+            for (int k = 0; k < TILES; k++)
+                if (counts[s][k] != i + 1) return printf("run %d step %d tile %d\n", i, s, k), 1;
+    }
+    stop(&control);
+    for (int i = 1; i < THREADS; i++) pthread_join(threads[i], 0);
+    puts("all tiles once");
+}
+"""
+
+
+@pytest.mark.parametrize("isa", ["aarch64", "riscv64"])
+def test_runs_on_others(isa: str, tmp_path: Path) -> None:
+    """The loop's own machine code, with real threads, in an emulator."""
+    program, source, loop = (str(tmp_path / name) for name in ("loop", "loop.c", "loop.o"))
+    (tmp_path / "loop.c").write_text(HARNESS)
+    (tmp_path / "records.h").write_text(
+        "\n".join(
+            f"struct {name} {{ {' '.join(map(c_field, layout))} }};"
+            for name, layout in (("Control", CONTROL), ("Phase", PHASE), ("Step", STEP))
+        )
+    )
+    compiled(isa, "linux", f"{isa}-linux-gnu", loop)
+    gcc = [f"{isa}-linux-gnu-gcc", "-static", "-O1", "-pthread", source, loop, "-o", program]
+    subprocess.run(gcc, check=True)
+    done = subprocess.run(
+        [f"qemu-{isa}", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "all tiles once\n")
+
+
+def c_field(field: tuple[str, str, int]) -> str:
+    name, code, count = field
+    return (
+        f"int{8 * int(code[1])}_t {name}[{count}];"
+        if count > 1
+        else f"int{8 * int(code[1])}_t {name};"
+    )
 
 
 def test_records_fill_cache_lines() -> None:
