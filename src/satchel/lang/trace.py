@@ -7,7 +7,7 @@ length a register at a time. State that survives an iteration is an `acc`; every
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -234,6 +234,12 @@ def full(dtype: DType, number: float, lanes: int = LANES) -> V:
     return value(number, Type(dtype, lanes))
 
 
+def table(dtype: DType, numbers: Iterable[float]) -> V:
+    """A constant with a number a lane."""
+    numbers = tuple(numbers)
+    return tracer().const(Type(dtype, len(numbers)), numbers)
+
+
 def concat(*parts: V) -> V:
     """Lanes side by side; two equal pieces at a time."""
     while len(parts) > 1:
@@ -436,5 +442,5 @@ size = i64
 __all__ = [
     "BY_NAME", "LANES", "Acc", "In", "Out", "Row", "RowOf", "Span", "Tracer", "V", "absolute", "acc", "concat", "convert",
     "emit", "full", "i1", "i32", "index", "lanes", "loop", "match_lanes", "maximum", "minimum", "native", "ptr", "select",
-    "size", "splat", "sqrt", "tracing", "value", "when",
+    "size", "splat", "sqrt", "table", "tracing", "value", "when",
 ]  # fmt: skip
