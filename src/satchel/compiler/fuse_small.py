@@ -45,6 +45,7 @@ def rope_store(
     if normed:
         q, k = (ops.rms_norm.meaning(x, w, eps) for x, w in zip((q, k), rest[:2], strict=True))
     factors = rest[2 * normed :]
+    turn = {name.removeprefix("rope_"): value for name, value in turn.items()}
     q, k = (ops.rope.meaning(x, positions, *factors, **turn) for x in (q, k))
     return q * scale, k, v
 
@@ -70,7 +71,8 @@ def _cached(outer: Node, q: Node, k: Node, v: Node, positions: Node) -> Node:
             norms.append(head.inputs[1])
             eps, head = float(str(head["eps"])), head.inputs[0]
         heads.append(head)
-    attrs = {**q.attrs, "cache": outer["cache"], "scale": outer["scale"], "eps": eps, "normed": bool(norms)}
+    turn = {("rope_" + n if n not in ("theta", "dims", "pairs") else n): v for n, v in q.attrs.items()}
+    attrs = {**turn, "cache": outer["cache"], "scale": outer["scale"], "eps": eps, "normed": bool(norms)}
     rest = (*norms, *q.inputs[2:])
     stored = make("rope_store", *heads, v, positions, *rest, layer=outer.layer, **attrs)
     n_kv = int(k.shape[1])

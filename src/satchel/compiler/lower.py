@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from satchel.base.errors import KernelError, UnsupportedError
 from satchel.compiler.memory import plan_memory
 from satchel.compiler.place_quantize import reads_codes
 from satchel.compiler.weights import FileRows, Turns, Vector, Weight, matrix_of
 from satchel.formats.packed import ROWS, packed
 from satchel.graph.graph import Graph, Node
 from satchel.graph.rope import Scaling
-from satchel.kernels import activation, attention, embed, matmul, norm, quantize, rope, select
+from satchel.kernels import activation, attention, embed, matmul, norm, pages, quantize, rope, select
 from satchel.lang.kernel import Build, Kernel
 from satchel.lang.target import Target
 from satchel.runtime.batch import MAX_WANTED
@@ -49,6 +50,7 @@ class Lowered:
     plan: Plan
     builds: dict[str, Build]
     weights: dict[str, Weight]
+    group_tokens: int
 
 
 Lower: TypeAlias = "Callable[[Lowering, Node], None]"
@@ -77,6 +79,7 @@ class Lowering:
     builds: dict[str, Build] = field(default_factory=dict[str, Build])
     weights: dict[str, Weight] = field(default_factory=dict[str, Weight])
     ready: dict[str, int] = field(default_factory=dict[str, int])  # buffer -> the phase after its last writer
+    group_tokens: int = 0  # tokens in a tile of attention
 
     def buffer(self, name: str, n_bytes: int, kind: str) -> str:
         self.buffers[name] = Buffer(name, n_bytes, kind)
@@ -160,17 +163,20 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
                     ("groups", 4 * limits.max_batch)):  # fmt: skip
         low.buffer(name, 4 * n, "input")
     for node in graph.nodes:
-        if not node.is_leaf:
-            RULES[node.op](low, node)
+        if node.is_leaf:
+            continue
+        if node.op not in RULES:
+            raise KernelError(f"the compiler has no kernel for {node!r} of layer {node.layer}")
+        RULES[node.op](low, node)
     _name_output(low, low.places[graph.outputs[0]].buffer)
     steps = tuple(sorted(low.steps, key=lambda s: s.phase))
     buffers = plan_memory(tuple(low.buffers.values()), steps)
     plan = Plan(steps, buffers, ("tokens", "wanted", "groups"), dict.fromkeys(low.builds, "unbuilt"))
-    return Lowered(plan.check(), low.builds, low.weights)
+    return Lowered(plan.check(), low.builds, low.weights, low.group_tokens)
 
 
 def max_pages(limits: Limits) -> int:
-    return -(-limits.context // attention.PAGE)
+    return -(-limits.context // pages.PAGE)
 
 
 def _name_output(low: Lowering, name: str) -> None:
@@ -253,13 +259,13 @@ def lower_product(low: Lowering, node: Node) -> None:
     for run in ([weights] if gate else same_format_runs(weights)):
         layout, recipe = packed(run[0].dtype), matrix_of(tuple(run), interleaved=gate is not None)
         first = weights.index(run[0])
-        bias = low.weight("+".join(b.name for b in biases[first : first + len(run)]), bias_of(biases[first : first + len(run)])) \
+        bias = low.weight("/".join(b.name for b in biases[first : first + len(run)]), bias_of(biases[first : first + len(run)])) \
             if biases else NONE  # fmt: skip
         tiles = sum(-(-r // ROWS) for r in (recipe.rows[:1] if gate else recipe.rows))
         place = Place(out.buffer, out.stride, out.offset + 4 * column)
         blocks = recipe.columns // layout.elements
         x_bytes = recipe.columns // quantize.CODES * quantize.BLOCK_BYTES if reads_codes(node) else 4 * source.stride
-        args = {"y": place, "w": low.weight("+".join(recipe.tensors), recipe), "x": source, "bias": bias,
+        args = {"y": place, "w": low.weight("/".join(recipe.tensors), recipe), "x": source, "bias": bias,
                 "residual": residual or NONE, "n_blocks": blocks, "n_tokens": low.rows(node)[0], "x_bytes": x_bytes,
                 "y_stride": out.stride, "residual_stride": residual.stride if residual else 0}  # fmt: skip
         low.step(matmul.matmul, node, Count(tiles), out, args, format=run[0].dtype, gate=gate,
@@ -280,3 +286,79 @@ def same_format_runs(weights: list[Node]) -> list[list[Node]]:
 
 def bias_of(biases: list[Node]) -> Vector:
     return Vector(tuple(b.name for b in biases), tuple(-(-int(b.shape[0]) // ROWS) * ROWS for b in biases))
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+@lowers("rope_store")
+def lower_rope_store(low: Lowering, node: Node) -> None:
+    q, k, v = (node.inputs[i] for i in range(3))
+    n_heads, n_kv, head_dim = int(q.shape[1]), int(k.shape[1]), int(k.shape[2])
+    if int(v.shape[2]) != head_dim:
+        raise UnsupportedError(f"values of {v.shape[2]} dims beside keys of {head_dim} have no kernel")
+    normed, attrs = bool(node["normed"]), node.attrs
+    kv = low.buffer(kv_name(node), low.limits.n_pages * pages.page_bytes(n_kv, head_dim), "kv")
+    out = low.new(node)
+    places = {"q": low.places[q], "k": low.places[k], "v": low.places[v]}
+    args = {"q_out": out, "kv": Ref(kv), **places, **{f"{n}_stride": p.stride for n, p in places.items()},
+            **{n: Ref(n) for n in ("positions", "sequences", "tables")}, "turns": turns_of(low, node, 4 + 2 * normed),
+            "q_weight": low.vector(node.inputs[4]) if normed else NONE,
+            "k_weight": low.vector(node.inputs[5]) if normed else NONE,
+            "max_pages": max_pages(low.limits), "scale": float(str(attrs["scale"])), "eps": float(str(attrs["eps"]))}  # fmt: skip
+    low.step(rope.rope_store, node, low.each_row(node), out, args, n_heads=n_heads, n_kv=n_kv, head_dim=head_dim,
+             dims=attrs["dims"], pairs=attrs["pairs"], normed=normed)  # fmt: skip
+
+
+def kv_name(node: Node) -> str:
+    return f"kv.{node['cache']}"
+
+
+def turns_of(low: Lowering, node: Node, n_before: int) -> Ref:
+    """The table of cosines and sines, shared by all layers that turn alike."""
+    names = ("scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow", "orig_context")
+    scaling = Scaling(**{n: node.attrs[f"rope_{n}"] for n in names if f"rope_{n}" in node.attrs})  # pyright: ignore
+    factors = node.inputs[n_before].name if len(node.inputs) > n_before else None
+    recipe = Turns(low.limits.context, int(str(node["dims"])), float(str(node["theta"])), scaling, factors)
+    known = next((name for name, weight in low.weights.items() if weight == recipe), None)
+    return low.weight(known or f"turns.{len(low.weights)}", recipe)
+
+
+@lowers("attend")
+def lower_attend(low: Lowering, node: Node) -> None:
+    q = low.places[node.inputs[0]]
+    n_heads, head_dim = (int(d) for d in node.inputs[0].shape[1:])
+    n_kv, out = int(str(node["n_kv"])), low.new(node)
+    shape = attention.group_shape(n_heads // n_kv, low.target.bits, low.target.registers)
+    low.group_tokens = shape["group_tokens"]
+    n_scratch = attention.scratch_bytes(low.limits.max_batch, n_kv, n_heads // n_kv, low.group_tokens)
+    args = {"y": out, "scratch": Ref(low.buffer("attention", n_scratch, "scratch")), "q": q, "kv": Ref(kv_name(node)),
+            **{n: Ref(n) for n in ("positions", "tables", "groups")}, "max_pages": max_pages(low.limits), "y_stride": out.stride}  # fmt: skip
+    low.step(attention.attend, node, Count(n_kv, "groups"), out, args, n_kv=n_kv, per_kv=n_heads // n_kv, head_dim=head_dim,
+             window=node["window"], softcap=node["softcap"], **shape)  # fmt: skip
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+@lowers("pick")
+def lower_pick(low: Lowering, node: Node) -> None:
+    x, out = low.places[node.inputs[0]], low.new(node)
+    args = {"y": out, "x": x, "wanted": Ref("wanted"), "n": width_of(node), "x_stride": x.stride, "y_stride": out.stride}
+    low.step(select.pick, node, low.each_row(node), out, args)
+
+
+@lowers("gated")
+def lower_gated(low: Lowering, node: Node) -> None:
+    gate, up = (low.places[i] for i in node.inputs)
+    out = low.new(node)
+    args = {"y": out, "gate": gate, "up": up, "n": width_of(node), "gate_stride": gate.stride, "up_stride": up.stride,
+            "y_stride": out.stride}  # fmt: skip
+    low.step(activation.gated, node, low.each_row(node), out, args, act=node["act"])
+
+
+@lowers("softcap")
+def lower_softcap(low: Lowering, node: Node) -> None:
+    x, out = low.places[node.inputs[0]], low.new(node)
+    args = {"y": out, "x": x, "n": width_of(node), "stride": x.stride, "y_stride": out.stride, "cap": float(str(node["cap"]))}
+    low.step(activation.softcap, node, low.each_row(node), out, args)

@@ -67,7 +67,7 @@ class CompiledModel:
         self._vocab = int(graph.outputs[0].shape[-1])
         row = self.plan.buffer("logits").bytes // 4 // MAX_WANTED
         self._logits = self._memories["logits"].array(np.float32, row * MAX_WANTED).reshape(MAX_WANTED, row)
-        self._group_rows = lowered.group_rows
+        self._group_tokens = lowered.group_tokens
         self.executor = Executor(self.plan, self._code, addresses, threads, objects)
 
     @property
@@ -116,7 +116,7 @@ class CompiledModel:
         width = max_pages(limits)
         tables = inputs["tables"].reshape(-1, width)
         tables[: len(batch.tables), : batch.tables.shape[1]] = batch.tables[:, :width]
-        groups = query_groups(batch.sequences, batch.positions, self._group_rows)
+        groups = query_groups(batch.sequences, batch.positions, self._group_tokens)
         inputs["groups"][: groups.size] = groups.reshape(-1)
         return self.executor.run({"tokens": n, "wanted": len(batch.wanted), "groups": len(groups)}, profile)
 

@@ -66,7 +66,7 @@ class FileRows:
 
 @dataclass(frozen=True)
 class Turns:
-    """Cosine and sine for each position and pair: f32 [positions, dims / 2, 2]."""
+    """For each position the cosines, then the sines, of its pairs: f32 [positions, 2, dims / 2]."""
 
     positions: int
     dims: int
@@ -84,7 +84,7 @@ class Turns:
             raw = checkpoint.raw(self.factors)
             factors = checkpoint.tensor(self.factors).format.decode(raw).reshape(-1)
         angles = np.arange(self.positions)[:, None] * frequencies(self.dims, self.theta, self.scaling, factors)
-        both = np.stack([np.cos(angles), np.sin(angles)], axis=-1) * self.scaling.magnitude
+        both = np.stack([np.cos(angles), np.sin(angles)], axis=1) * self.scaling.magnitude
         return both.astype(np.float32).reshape(-1).view(np.uint8)
 
 

@@ -31,10 +31,13 @@ GATES: dict[str, Callable[[V], V]] = {"silu": silu, "gelu": gelu}
 
 
 @kernel
-def gated(lo: size, hi: size, y: Out[f32], gate: In[f32], up: In[f32], n: size, stride: size, y_stride: size, *, act: str):
+def gated(
+    lo: size, hi: size, y: Out[f32], gate: In[f32], up: In[f32], n: size, gate_stride: size, up_stride: size, y_stride: size,
+    *, act: str,
+):  # fmt: skip
     """Tile t: y[t] = act(gate[t]) * up[t]."""
     for t in loop(lo, hi):
-        g, u, out = gate.at(t * stride), up.at(t * stride), y.at(t * y_stride)
+        g, u, out = gate.at(t * gate_stride), up.at(t * up_stride), y.at(t * y_stride)
         for i in lanes(n):
             out[i] = GATES[act](g[i]) * u[i]
 

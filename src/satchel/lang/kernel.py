@@ -74,7 +74,7 @@ class Build:
     @cached_property
     def name(self) -> str:
         """The symbol: the kernel's name and its constants."""
-        words = [self.kernel.name, *(_word(v) for _, v in self.constants if v not in (None, False))]
+        words = [self.kernel.name, *(k if v is True else _word(v) for k, v in self.constants if v not in (None, False))]
         return "_".join(words)
 
     @cached_property
