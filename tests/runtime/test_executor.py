@@ -278,6 +278,30 @@ def test_a_forked_child_runs(threads: int) -> None:
     assert (counts == 2).all()  # the child's memory is its own
 
 
+def test_a_child_forked_during_a_run_can_run() -> None:
+    """The fork finds the lock taken and workers busy; the child starts afresh."""
+    spins = [Step("spin", (Int(2_000_000),), Count(8), 0)]
+    plan = plan_of([*spins, Step("count", (Ref("a"),), Count(5), 1)], [Buffer("a", 40, "arena")])
+    executor, memory = bind(plan, 2)
+    with executor:
+        busy = threading.Thread(target=lambda: executor.run({}))
+        busy.start()
+        while not executor._lock.locked() and busy.is_alive():  # pyright: ignore[reportPrivateUsage]
+            pass
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                executor.run({})
+                status = 0 if memory.array("i8", 5).min() >= 1 else 2
+                executor.close()
+                executor.close()
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        busy.join()
+
+
 def test_python_ends_while_workers_wait() -> None:
     """An executor that no one closes, with workers spinning or asleep, is no reason to crash."""
     source = (

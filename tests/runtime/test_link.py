@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from satchel.base.errors import KernelError
 from satchel.machine import this_machine
-from satchel.runtime import elf, link
-from satchel.runtime.elf import CanNotLoadError, Image
+from satchel.runtime import link
+from satchel.runtime.devices import elf
+from satchel.runtime.devices.elf import CanNotLoadError, Image
 
 # Constants of several sizes, a table, a call within the object, a switch: all relocations at once.
 SOURCE = """

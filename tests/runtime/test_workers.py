@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from satchel.runtime import workers
+from satchel.runtime.devices import cpu
 from satchel.runtime.objects import ObjectCache
 from satchel.runtime.workers import CONTROL, PATCH, PHASE, SPAN, STEP, native, size, text
 
@@ -43,7 +43,7 @@ else:
 
 def compiled(isa: str, system: str, triple: str, *file: str) -> str:
     """The loop's assembly, or its object in a file; made by a child, as LLVM may abort."""
-    features = workers._ISA[isa][3]  # pyright: ignore[reportPrivateUsage]
+    features = cpu.ISAS[isa].features
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, triple, features, *file],
         input=text(isa, system),

@@ -76,6 +76,7 @@ class Executor:
         self._tables = _Tables(plan, link, addresses(plan, memory), threads, self._native)
         self._limits = _tile_limits(plan)
         self._given: dict[str, int] | None = None
+        self._crew: _Crew | None = None
         self._muster()
 
     def run(self, scalars: Mapping[str, int], profile: bool = False) -> Profile | None:
@@ -84,8 +85,7 @@ class Executor:
         Returns when all is done; with `profile`, what took how long. Runs of several threads come
         one after another. Raises KernelError for scalars that are missing, unknown or out of range.
         """
-        if self._pid != os.getpid():  # a fork took no worker along
-            self._muster()
+        self._notice_fork()
         with self._lock:
             if self._crew is None:
                 raise KernelError("the executor is closed")
@@ -100,6 +100,7 @@ class Executor:
 
     def close(self) -> None:
         """Send the workers home and give the tables back."""
+        self._notice_fork()
         with self._lock:
             self._crew = None
             self._dismiss()
@@ -120,8 +121,16 @@ class Executor:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._tables.reset()
-        self._crew: _Crew | None = _Crew(self._native, self._tables, self.threads)
+        self._crew = _Crew(self._native, self._tables, self.threads)
         self._dismiss = weakref.finalize(self, self._crew.dismiss)  # also when Python ends
+
+    def _notice_fork(self) -> None:
+        """A forked child has no workers, and a lock that no one may ever release: take new ones."""
+        if self._pid != os.getpid():
+            self._dismiss.detach()
+            self._lock = threading.Lock()
+            if self._crew is not None:
+                self._muster()
 
     def _give(self, scalars: Mapping[str, int]) -> None:
         """Put new scalars where `run` finds them."""

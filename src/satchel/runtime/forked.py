@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -20,6 +18,8 @@ def map_forked(tasks: Sequence[Callable[[], bytes]], n_workers: int) -> list[byt
     They inherit this process as it is, so tasks may be closures; no other thread may be inside LLVM
     meanwhile. Raises the first SatchelError of a task, and KernelError when a child dies.
     """
+    import pickle
+
     queue, feed = os.pipe()  # of task numbers: whoever is free reads the next one
     os.set_blocking(feed, False)  # it holds 64 KiB; more tasks than that are a mistake
     os.write(feed, b"".join(i.to_bytes(4, "little") for i in range(len(tasks))))
@@ -55,6 +55,9 @@ def _start(tasks: Sequence[Callable[[], bytes]], queue: int) -> tuple[int, int]:
 
 def _work(tasks: Sequence[Callable[[], bytes]], queue: int, send: int) -> NoReturn:
     """The child: do tasks until none is left, hand over, and end at once."""
+    import pickle
+    import traceback
+
     status = 1
     try:
         results: dict[int, _Result] = {}

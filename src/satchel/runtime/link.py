@@ -10,7 +10,7 @@ from typing import Any
 
 from satchel.base import log
 from satchel.base.errors import KernelError
-from satchel.runtime import elf
+from satchel.runtime.devices import elf
 
 _names = itertools.count()
 

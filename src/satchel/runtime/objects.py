@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from satchel.base import log
+from satchel.runtime.forked import map_forked
 
 SCHEMA = 1  # raised when what is done with a key's parts changes
 _MAGIC = b"satchel1"
@@ -88,7 +88,7 @@ class ObjectCache:
         if self._folder is None:
             return
         path = self._path(key)
-        temporary = path.with_name(f"{key}.{secrets.token_hex(8)}.tmp")
+        temporary = path.with_name(f"{key}.{os.urandom(8).hex()}.tmp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
@@ -146,8 +146,6 @@ def build_objects(
     found = {key: cache.load(key) for key in wanted}
     missing = [Request(key, make) for key, make in wanted.items() if found[key] is None]
     if n_workers > 1 and len(missing) > 1 and hasattr(os, "fork"):
-        from satchel.runtime.forked import map_forked
-
         made = map_forked([request.make for request in missing], min(n_workers, len(missing)))
     else:
         made = [request.make() for request in missing]

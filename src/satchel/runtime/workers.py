@@ -22,7 +22,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from satchel.base.errors import UnsupportedError
 from satchel.machine import this_machine
+from satchel.runtime.devices import cpu
 from satchel.runtime.link import Linked, link
 from satchel.runtime.objects import ObjectCache, Request, build_objects, object_key
 
@@ -81,77 +82,6 @@ SPAN: Final[Layout] = [("begin", "i8", 1), ("end", "i8", 1), ("tiles", "i8", 1)]
 _LAYOUTS = {"Control": CONTROL, "Phase": PHASE, "Step": STEP, "Patch": PATCH, "Span": SPAN}
 _TYPES = {"i4": "i32", "i8": "i64", "u8": "ptr"}
 
-# Sleep while the 32-bit word at %word is %seen (or less long); wake all who sleep on a word.
-_SLEEP = {
-    "linux": """
-define internal void @sleep(ptr %c, ptr %word, i32 %seen) nounwind {
-  %call.p = field %c, Control.sleep_call
-  %call = load ptr, ptr %call.p                        ; syscall(futex, word, FUTEX_WAIT | PRIVATE)
-  %status = call i64 (i64, ...) %call(i64 {futex}, ptr %word, i64 128, i32 %seen, ptr null)
-  ret void
-}
-define internal void @wake(ptr %c, ptr %word) nounwind {
-  %call.p = field %c, Control.wake_call
-  %call = load ptr, ptr %call.p                        ; syscall(futex, word, FUTEX_WAKE | PRIVATE)
-  %status = call i64 (i64, ...) %call(i64 {futex}, ptr %word, i64 129, i32 2147483647)
-  ret void
-}
-""",
-    "darwin": """
-define internal void @sleep(ptr %c, ptr %word, i32 %seen) nounwind {
-  %call.p = field %c, Control.sleep_call
-  %call = load ptr, ptr %call.p                        ; __ulock_wait(COMPARE_AND_WAIT | NO_ERRNO)
-  %value = zext i32 %seen to i64
-  %status = call i32 %call(i32 16777217, ptr %word, i64 %value, i32 0)
-  ret void
-}
-define internal void @wake(ptr %c, ptr %word) nounwind {
-  %call.p = field %c, Control.wake_call
-  %call = load ptr, ptr %call.p                        ; __ulock_wake(... | WAKE_ALL)
-  %status = call i32 %call(i32 16777473, ptr %word, i64 0)
-  ret void
-}
-""",
-    "win32": """
-define internal void @sleep(ptr %c, ptr %word, i32 %seen) nounwind {
-  %call.p = field %c, Control.sleep_call
-  %call = load ptr, ptr %call.p                        ; WaitOnAddress, without a time limit
-  %value = alloca i32
-  store i32 %seen, ptr %value
-  %status = call i32 %call(ptr %word, ptr %value, i64 4, i32 -1)
-  ret void
-}
-define internal void @wake(ptr %c, ptr %word) nounwind {
-  %call.p = field %c, Control.wake_call
-  %call = load ptr, ptr %call.p                        ; WakeByAddressAll
-  call void %call(ptr %word)
-  ret void
-}
-""",
-}
-
-# futex's number, a clock that user code may read, a hint that this is a spin, LLVM features
-_ISA = {
-    "x86_64": (
-        202,
-        "call i64 @llvm.readcyclecounter()",
-        "call void @llvm.x86.sse2.pause()",
-        "",
-    ),
-    "aarch64": (
-        98,
-        'call i64 @llvm.read_volatile_register.i64(metadata !{!"cntvct_el0"})',
-        "call void @llvm.aarch64.hint(i32 1)",
-        "",
-    ),
-    "riscv64": (
-        98,
-        "call i64 @llvm.readsteadycounter()",
-        "call void @llvm.riscv.pause()",
-        "+m,+a,+f,+d,+c,+zihintpause",  # a pause is a fence without effect where it is unknown
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Native:
@@ -169,13 +99,17 @@ class Native:
 
 @lru_cache
 def native(cache: ObjectCache) -> Native:
-    """The loop for this machine, compiled unless the cache has it."""
-    isa, system = this_machine().isa, _system()
+    """The loop for this machine, compiled unless the cache has it. Raises UnsupportedError."""
+    isa, system = this_machine().isa, cpu.system()
+    if isa not in cpu.ISAS:
+        raise UnsupportedError(
+            f"Satchel has no worker loop for {isa}; it runs on {', '.join(cpu.ISAS)}"
+        )
     source = text(isa, system)
     key = object_key("workers", isa, source)
     objects = build_objects([Request(key, lambda: _compile(source, isa))], cache)
     code = link(objects[key], ("run", "attend", "stop", "now"))
-    sleep_call, wake_call = _system_calls(system)
+    sleep_call, wake_call = cpu.system_calls(system)
     i64, i32 = ctypes.c_int64, ctypes.c_int32
     now = ctypes.CFUNCTYPE(i64)(code["now"])
     return Native(
@@ -192,10 +126,14 @@ def native(cache: ObjectCache) -> Native:
 
 def text(isa: str, system: str) -> str:
     """The LLVM text of the loop for an instruction set and a system, as `sys.platform` has it."""
-    futex, clock, pause, _ = _ISA[isa]
-    body = Path(__file__).with_name("workers.ll").read_text(encoding="utf-8") + _SLEEP[system]
-    words = {"futex": str(futex), "clock": clock, "pause": pause, "step_bytes": str(size(STEP))}
-    for word, value in words.items():
+    own = cpu.ISAS[isa]
+    body = Path(__file__).with_name("workers.ll").read_text(encoding="utf-8") + cpu.SLEEP[system]
+    for word, value in {
+        "futex": str(own.futex),
+        "clock": own.clock,
+        "pause": own.pause,
+        "step_bytes": str(size(STEP)),
+    }.items():
         body = body.replace(f"{{{word}}}", value)
     return "".join(map(_struct, _LAYOUTS)) + re.sub(r"field (%\S+), (\w+)\.(\w+)", _field, body)
 
@@ -208,29 +146,13 @@ def _ticks_per_ns(now: Callable[[], int]) -> float:
     return (now() - ticks) / (time.perf_counter_ns() - ns)
 
 
-def _system() -> str:
-    return "linux" if sys.platform not in _SLEEP else sys.platform
-
-
-def _system_calls(system: str) -> tuple[int, int]:
-    """Where this process has the functions to sleep and to wake that `_SLEEP` calls."""
-    library, names = {
-        "linux": (None, ("syscall", "syscall")),
-        "darwin": (None, ("__ulock_wait", "__ulock_wake")),
-        "win32": ("api-ms-win-core-synch-l1-2-0.dll", ("WaitOnAddress", "WakeByAddressAll")),
-    }[system]
-    functions = ctypes.CDLL(library)
-    sleep, wake = (ctypes.cast(functions[name], ctypes.c_void_p).value or 0 for name in names)
-    return sleep, wake
-
-
 def _compile(source: str, isa: str) -> bytes:
     """An object that needs no other and may lie anywhere in memory."""
     llvm: Any = importlib.import_module("llvmlite.binding")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
-        features=_ISA[isa][3], opt=2, reloc="pic", codemodel="small"
+        features=cpu.ISAS[isa].features, opt=2, reloc="pic", codemodel="small"
     )
     module = llvm.parse_assembly(source)
     module.verify()

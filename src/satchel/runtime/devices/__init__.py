@@ -1,0 +1,1 @@
+"""What differs from one processor to another: the only part of runtime that names any."""
