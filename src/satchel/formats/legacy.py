@@ -168,7 +168,7 @@ def _unpack_fives(block: Fields, out: NDArray[Any]) -> None:
 
 def _pack_nibbles(codes: Bytes) -> Bytes:
     low, high = codes[:, :16], codes[:, 16:]
-    return (low & 15) | high << np.uint8(4)
+    return (low & np.uint8(15)) | (high << np.uint8(4))
 
 
 def _check_finite(cls: type[Block], x: Floats) -> None:
