@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from satchel.base.errors import OptionError
-from satchel.compiler import load_model
+from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
 from satchel.engine.pages import pages_for
 from satchel.engine.request import Stats

@@ -1,0 +1,131 @@
+"""One thread drives while there is work; many may ask at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+from tests.engine.asks import Ask
+from tests.engine.fake import FakeModel
+
+from satchel.base.errors import CancelledError, KernelError
+from satchel.engine.driver import Driver
+from satchel.engine.engine import Engine
+from satchel.engine.request import Delta
+from satchel.engine.stream import Stream
+
+
+def start(driver: Driver, prompt: list[int], n: int = 8) -> Stream:
+    deltas = SimpleQueue[Delta]()
+    ask = Ask(driver.engine, prompt, n)
+    ask.deliver = deltas.put
+    driver.submit(ask)
+    return Stream(ask, deltas)
+
+
+def wait_until_idle(driver: Driver) -> None:
+    thread = driver.thread
+    if thread:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_many_threads_hear_what_each_would_hear_alone() -> None:
+    def ask_all(n_threads: int) -> list[tuple[int, ...]]:
+        model = FakeModel(n_pages=8)
+        driver = Driver(Engine(model))
+        answers: dict[int, tuple[int, ...]] = {}
+
+        def ask(number: int) -> None:
+            for k in range(number, 24, n_threads):
+                answers[k] = start(driver, [k] * (1 + 5 * k), 20).result().tokens
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(n_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_until_idle(driver)
+        assert driver.engine.pool.n_free == 8
+        return [answers[k] for k in range(24)]
+
+    assert ask_all(6) == ask_all(1)
+
+
+def test_no_thread_is_left_when_there_is_no_work() -> None:
+    driver = Driver(Engine(FakeModel()))
+    assert driver.thread is None
+    start(driver, [1]).result()
+    wait_until_idle(driver)
+    assert driver.thread is None
+    assert len(start(driver, [1]).result().tokens) == 8
+
+
+def test_an_error_of_the_model_reaches_those_who_wait() -> None:
+    model = FakeModel()
+    driver = Driver(Engine(model))
+    model.error = KernelError("out of luck")
+    with pytest.raises(KernelError, match="out of luck"):
+        start(driver, [1]).result()
+    assert len(start(driver, [1]).result().tokens) == 8
+
+
+def test_any_error_at_all_reaches_those_who_wait() -> None:
+    model = FakeModel()
+    driver = Driver(Engine(model))
+    model.error = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        start(driver, [1]).result()
+    assert len(start(driver, [1]).result().tokens) == 8
+
+
+class Slow(FakeModel):
+    def run(self, batch):
+        time.sleep(0.002)
+        return super().run(batch)
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    driver = Driver(Engine(Slow(context_length=1024)))
+    stream = start(driver, [1], 1000)
+    next(stream)
+    driver.close()
+    with pytest.raises(CancelledError, match="was closed"):
+        stream.result()
+    with pytest.raises(CancelledError, match="load it again"):
+        start(driver, [1])
+    driver.close()
+
+
+def test_a_stream_that_is_left_is_cancelled() -> None:
+    driver = Driver(Engine(Slow(context_length=1024)))
+    with start(driver, [1], 1000) as stream:
+        next(stream)
+    assert stream.stats is not None
+    assert stream.stats.finish_reason == "cancelled"
+    assert stream.stats.generated_tokens < 1000
+    assert list(stream) == []
+    wait_until_idle(driver)
+    assert driver.engine.pool.n_free == 16
+
+
+def test_a_stream_that_is_dropped_is_cancelled() -> None:
+    driver = Driver(Engine(Slow(context_length=1024)))
+    stream = start(driver, [1], 1000)
+    next(stream)
+    del stream
+    wait_until_idle(driver)
+    assert len(driver.engine.model.batches) < 900
+
+
+def test_a_cancelled_stream_ends_with_its_stats() -> None:
+    driver = Driver(Engine(Slow(context_length=1024)))
+    stream = start(driver, [1], 1000)
+    next(stream)
+    stream.cancel()
+    pieces = list(stream)
+    assert pieces[-1].stats is not None
+    assert pieces[-1].stats.finish_reason == "cancelled"
+    assert stream.result().tokens == stream.tokens
