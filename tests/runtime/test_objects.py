@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -114,6 +115,19 @@ def test_a_disk_that_fails(
     assert not list(tmp_path.rglob("*.tmp"))
 
 
+def test_code_that_others_may_have_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ObjectCache(tmp_path).store(KEY, DATA)
+    entry(tmp_path).parent.chmod(0o777)
+    cache = ObjectCache(tmp_path)
+    assert cache.load(KEY) is None
+    assert "others can write" in capfd.readouterr().err
+    assert entry(tmp_path).parent.stat().st_mode & 0o777 == 0o777
+    entry(tmp_path).parent.chmod(0o700)
+    assert ObjectCache(tmp_path).load(KEY) == DATA
+
+
 RACE = """
 import sys
 from satchel.runtime.objects import ObjectCache, object_key
@@ -174,7 +188,7 @@ def test_errors_of_making_come_out(n_workers: int) -> None:
 
 def test_a_compiler_that_dies_is_an_error() -> None:
     def die() -> bytes:
-        os.abort()
+        os.kill(os.getpid(), signal.SIGKILL)
 
     requests = [Request("a", lambda: DATA), Request("b", die), Request("c", lambda: DATA)]
     with pytest.raises(KernelError, match="died"):

@@ -65,6 +65,8 @@ class ObjectCache:
 
     def __init__(self, directory: str | Path | None) -> None:
         self._folder = None if directory is None else Path(directory) / "objects"
+        if self._folder is not None and not _is_ours(self._folder):
+            self._give_up("others can write to it")  # and what they write would be run
 
     def load(self, key: str) -> bytes | None:
         """The object of this key, or None when there is none that is whole."""
@@ -75,7 +77,7 @@ class ObjectCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._give_up(error)
+            self._give_up(error.strerror or str(error))
             return None
         data = raw[_HEADER:]
         if raw[:_HEADER] != _header(key, data):
@@ -98,7 +100,7 @@ class ObjectCache:
                 temporary.unlink(missing_ok=True)
                 raise
         except OSError as error:
-            self._give_up(error)
+            self._give_up(error.strerror or str(error))
 
     def usage(self) -> Usage:
         """How many files the cache has, and their bytes."""
@@ -123,10 +125,21 @@ class ObjectCache:
             return []
         return [path for path in self._folder.iterdir() if path.suffix in (".o", ".tmp")]
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, reason: str) -> None:
         """Go on without a cache, and say so."""
-        log.warning(f"no kernels are cached, as {self._folder} can't be used: {error.strerror}")
+        log.warning(f"no kernels are cached, as {self._folder} can't be used: {reason}")
         self._folder = None
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether only this user can write to a folder, or it is not there yet."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return True
+    return not hasattr(os, "getuid") or (
+        status.st_uid == os.getuid() and not status.st_mode & 0o002
+    )
 
 
 def _header(key: str, data: bytes) -> bytes:
