@@ -93,7 +93,7 @@ class Lowering:
         """A buffer for a node's value: whole tiles of rows, codes with their scales."""
         width = width_of(node)
         stride = -(-width // ROWS) * ROWS
-        row_bytes = width // quantize.CODES * quantize.BLOCK_BYTES if node.dtype == "q8" else 4 * stride
+        row_bytes = code_bytes(width) * int(str(node["digits"])) if node.dtype == "q8" else 4 * stride
         layer = f"{node.layer}." if node.layer is not None else ""
         name = name or f"x{layer}{len(self.buffers)}"
         kind = "output" if name == "logits" else "arena"
@@ -126,6 +126,11 @@ class Lowering:
 
     def each_row(self, node: Node) -> Count:
         return Count(1, self.rows(node)[0])
+
+
+def code_bytes(width: int) -> int:
+    """A row of so many codes, with their scales and sums."""
+    return width // quantize.CODES * quantize.BLOCK_BYTES
 
 
 def width_of(node: Node) -> int:
@@ -224,7 +229,7 @@ def lower_columns(low: Lowering, node: Node) -> None:
 def lower_quantize(low: Lowering, node: Node) -> None:
     x, out = low.places[node.inputs[0]], low.new(node)
     args = {"out": out, "x": x, "n": width_of(node), "x_stride": x.stride}
-    low.step(quantize.quantize, node, low.each_row(node), out, args)
+    low.step(quantize.quantize, node, low.each_row(node), out, args, digits=node["digits"])
 
 
 @lowers("norm_quantize")
@@ -232,7 +237,7 @@ def lower_norm_quantize(low: Lowering, node: Node) -> None:
     x, out = low.places[node.inputs[0]], low.new(node)
     args = {"out": out, "x": x, "w": low.vector(node.inputs[1]), "n": width_of(node), "x_stride": x.stride,
             "eps": float(str(node["eps"]))}  # fmt: skip
-    low.step(quantize.norm_quantize, node, low.each_row(node), out, args)
+    low.step(quantize.norm_quantize, node, low.each_row(node), out, args, digits=node["digits"])
 
 
 @lowers("rms_norm", "norm_add")
@@ -264,12 +269,12 @@ def lower_product(low: Lowering, node: Node) -> None:
         tiles = sum(-(-r // ROWS) for r in (recipe.rows[:1] if gate else recipe.rows))
         place = Place(out.buffer, out.stride, out.offset + 4 * column)
         blocks = recipe.columns // layout.elements
-        x_bytes = recipe.columns // quantize.CODES * quantize.BLOCK_BYTES if reads_codes(node) else 4 * source.stride
+        x_bytes = code_bytes(recipe.columns) if reads_codes(node) else 4 * source.stride
         args = {"y": place, "w": low.weight("/".join(recipe.tensors), recipe), "x": source, "bias": bias,
                 "residual": residual or NONE, "n_blocks": blocks, "n_tokens": low.rows(node)[0], "x_bytes": x_bytes,
                 "y_stride": out.stride, "residual_stride": residual.stride if residual else 0}  # fmt: skip
         low.step(matmul.matmul, node, Count(tiles), out, args, format=run[0].dtype, gate=gate,
-                 has_bias=bool(biases), has_residual=residual is not None, **shape)  # fmt: skip
+                 has_bias=bool(biases), has_residual=residual is not None, digits=x.attrs.get("digits", 1), **shape)  # fmt: skip
         column += sum(recipe.rows)
 
 

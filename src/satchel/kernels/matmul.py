@@ -140,6 +140,11 @@ def products(layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, h
     return [total.value for total in totals]
 
 
+def add_digits(parts: list[V], digits: int) -> list[V]:
+    """One vector a token, of those of its digits."""
+    return [sum(parts[i + 1 : i + digits], start=parts[i]) for i in range(0, len(parts), digits)]
+
+
 def token_runs(n_tokens: V, widths: tuple[int, ...]) -> Iterator[tuple[V, int]]:
     """All tokens, first as many at a time as the widest pass takes, the rest by narrower ones: (first token, width)."""
     begin: V | int = 0
@@ -155,11 +160,11 @@ def matmul(
     lo: size, hi: size, y: Out[f32], w: In[u8], x: In[u8], bias: In[f32], residual: In[f32],
     n_blocks: size, n_tokens: size, x_bytes: size, y_stride: size, residual_stride: size,
     *, format: str, widths: tuple[int, ...], lanes: int, gate: str | None = None, has_bias: bool = False,
-    has_residual: bool = False,
+    has_residual: bool = False, digits: int = 1,
 ):  # fmt: skip
     """Tile r: y[t, 16r .. 16r+15] = W[those rows] . x[t] + bias + residual[t], for each token t of n_tokens.
 
-    x: a row a token, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for plain formats. With a gate, tile r of w
+    x: a row a token and digit, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for plain formats. With a gate, tile r of w
     is 16 rows of the gate and 16 of the up matrix, and y = gate(g . x) * (u . x).
     """
     layout = packed(format)
@@ -167,13 +172,13 @@ def matmul(
     for tile in loop(lo, hi):
         rows = w.past(tile * tile_bytes * (2 if gate else 1))
         for t, width in token_runs(n_tokens, widths):
-            tokens = [x.past((t + i) * x_bytes) for i in range(width)]
+            tokens = [x.past(t * (digits * x_bytes) + x_bytes * i) for i in range(width * digits)]
             step = ROWS if width == 1 else lanes
             for at in range(0, ROWS, step):
                 half, column = Half(at, step), tile * ROWS + at
-                out = products(layout, rows, tokens, n_blocks, half)
+                out = add_digits(products(layout, rows, tokens, n_blocks, half), digits)
                 if gate:
-                    up = products(layout, rows.past(tile_bytes), tokens, n_blocks, half)
+                    up = add_digits(products(layout, rows.past(tile_bytes), tokens, n_blocks, half), digits)
                     out = [GATES[gate](g) * u for g, u in zip(out, up, strict=True)]
                 for i, v in enumerate(out):
                     v = v + bias.load(column, step) if has_bias else v

@@ -7,7 +7,7 @@ from typing import Any
 from satchel.base.dtypes import f32
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, muladd
-from satchel.lang.trace import In, Out, Row, V, acc, lanes, loop, size, sqrt
+from satchel.lang.trace import In, Out, Row, V, acc, index, lanes, loop, size, sqrt
 
 
 def rms_scale(x: Row, n: Any, eps: V) -> V:
@@ -15,7 +15,7 @@ def rms_scale(x: Row, n: Any, eps: V) -> V:
     squares = acc(f32)
     for i in lanes(n):
         squares.value = muladd(x[i], x[i], squares.value)
-    return 1.0 / sqrt(squares.value.sum() / cast(n, f32) + eps)
+    return 1.0 / sqrt(squares.value.sum() / cast(index(n), f32) + eps)
 
 
 @kernel

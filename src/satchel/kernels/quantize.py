@@ -1,8 +1,12 @@
-"""Activations as 8-bit codes with a scale for each 32 of them, in the order and with the sums that the matrix kernels read."""
+"""Activations as 8-bit codes with a scale for each 32 of them, in the order and with the sums that the matrix kernels read.
+
+With two digits, a row is followed by a second one that holds what the first left over, 254 times as fine: for the head, whose
+error goes straight into the logits and whose cost is reading its weights, once for both.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from satchel.base.dtypes import f32, i8, i32, u8
 from satchel.kernels.norm import rms_scale
@@ -18,12 +22,21 @@ SCALE, SUMS, SCALED_SUMS = 32, 36, 48  # byte offsets in a block
 FIRST, LAST, ALL = 0, 1, 2  # which sum
 
 
-def quantize_block(out: Row, x: tuple[V, V]) -> None:
+def quantize_block(out: Row, x: tuple[V, V], finer: Row | None = None) -> None:
     """Write a block: code = round(x / d), d = max |x| / 127; all zero where x is. `x` is 2 x 16 lanes."""
     top = maximum(absolute(x[0]), absolute(x[1])).top()
     d = top * (1.0 / 127.0)
-    inverse = select(d > 1e-35, 1.0 / d, 0.0)
-    codes = [round_i32(v * splat(inverse)) for v in x]
+    inverse = splat(select(d > 1e-35, 1.0 / d, 0.0))
+    scaled = [v * inverse for v in x]
+    codes = [round_i32(v) for v in scaled]
+    write_block(out, codes, d)
+    if finer is not None:
+        rest = [(v - cast(c, f32)) * 254.0 for v, c in zip(scaled, codes, strict=True)]
+        write_block(finer, [round_i32(v) for v in rest], d * (1.0 / 254.0))
+
+
+def write_block(out: Row, codes: list[V], d: V) -> None:
+    """Codes, their scale, and their sums."""
     out.past(0, i8).store(cast(concat(*codes), i8))
     out.past(SCALE, f32).store(d)
     first, last = (c.sum() for c in codes)
@@ -32,28 +45,32 @@ def quantize_block(out: Row, x: tuple[V, V]) -> None:
         out.past(SCALED_SUMS, f32).store(d * cast(total, f32), i)
 
 
-def quantize_row(out: Row, x: Row, n: Any) -> None:
-    """Blocks of a whole row of f32; n is a multiple of 32."""
+def quantize_row(out: Row, n: V, digits: int, read: Callable[[V], V]) -> None:
+    """Blocks of a whole row, n (a multiple of 32) wide; read(i) gives 16 neighbours from i on."""
+    row_bytes = n // CODES * BLOCK_BYTES
     for b in loop(n // CODES):
-        quantize_block(out.past(b * BLOCK_BYTES), (x.load(b * CODES, 16), x.load(b * CODES + 16, 16)))
+        at, i = b * BLOCK_BYTES, b * CODES
+        quantize_block(out.past(at), (read(i), read(i + 16)), out.past(at + row_bytes) if digits == 2 else None)
 
 
 @kernel
-def quantize(lo: size, hi: size, out: Out[u8], x: In[f32], n: size, x_stride: size):
+def quantize(lo: size, hi: size, out: Out[u8], x: In[f32], n: size, x_stride: size, *, digits: int = 1):
     """Tile t: row t of x, n wide (rows x_stride elements apart), as blocks."""
     for t in loop(lo, hi):
-        quantize_row(out.past(t * (n // CODES * BLOCK_BYTES)), x.at(t * x_stride), n)
+        row = x.at(t * x_stride)
+        quantize_row(out.past(t * (n // CODES * BLOCK_BYTES * digits)), n, digits, lambda i, row=row: row.load(i, 16))
 
 
 @kernel
-def norm_quantize(lo: size, hi: size, out: Out[u8], x: In[f32], w: In[f32], n: size, x_stride: size, eps: f32):
+def norm_quantize(
+    lo: size, hi: size, out: Out[u8], x: In[f32], w: In[f32], n: size, x_stride: size, eps: f32, *, digits: int = 1
+):
     """Tile t: row t of x over its root mean square, times w, as blocks."""
     for t in loop(lo, hi):
-        row, blocks = x.at(t * x_stride), out.past(t * (n // CODES * BLOCK_BYTES))
+        row = x.at(t * x_stride)
         scale = splat(rms_scale(row, n, eps))
-        for b in loop(n // CODES):
-            i = b * CODES
-            quantize_block(
-                blocks.past(b * BLOCK_BYTES),
-                (row.load(i, 16) * scale * w.load(i, 16), row.load(i + 16, 16) * scale * w.load(i + 16, 16)),
-            )
+
+        def normed(i: V, row: Row = row, scale: V = scale) -> V:
+            return row.load(i, 16) * scale * w.load(i, 16)
+
+        quantize_row(out.past(t * (n // CODES * BLOCK_BYTES * digits)), n, digits, normed)
