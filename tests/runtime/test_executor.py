@@ -325,6 +325,32 @@ def test_python_ends_while_workers_wait() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
+@pytest.mark.slow
+def test_busy_neighbours() -> None:
+    """With another program on each CPU a run takes its turn: no thread spins while one is out."""
+    plan = plan_of([Step("spin", (Int(300),), Count(36), p) for p in range(200)])
+    spinner = [sys.executable, "-c", "while True: pass"]
+    with Executor(plan, linked(), {}, min(4, os.cpu_count() or 1)) as executor:
+        alone = runs_per_second(executor)
+        neighbours = [subprocess.Popen(spinner) for _ in range(os.cpu_count() or 1)]
+        try:
+            time.sleep(0.3)
+            beside = runs_per_second(executor)
+        finally:
+            for neighbour in neighbours:
+                neighbour.kill()
+                neighbour.wait()
+    assert beside > 0.15 * alone  # half is fair; a spin barrier gets a twentieth
+
+
+def runs_per_second(executor: Executor) -> float:
+    runs, start = 0, time.perf_counter()
+    while time.perf_counter() - start < 1:
+        executor.run({})
+        runs += 1
+    return runs / (time.perf_counter() - start)
+
+
 def test_overhead_of_a_run() -> None:
     """Python's share of a run is below 20 us (it is about 2), whatever the plan."""
     with Executor(plan_of([]), linked(), {}, 1) as executor:
