@@ -1,126 +1,145 @@
-"""How fast a model runs here, beside what the machine's memory and multipliers would allow at that very moment."""
+"""Speed: tokens per second of a prompt (pp) and of generation (tg), beside the machine's limits.
+
+The limits are measured in the same run, between the tests: generation can't be faster than reading
+all weights once a token, a prompt not faster than its multiply-adds.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from satchel.base.errors import OptionError
-from satchel.compiler.model import CompiledModel
-from satchel.compiler.weights import Matrix
+from satchel.compiler.model import CompiledModel, load_model
+from satchel.files.checkpoint import Checkpoint
 from satchel.measure.limits import LimitMeter
+from satchel.measure.work import Work, work_of
 from satchel.runtime.batch import PAGE, Batch
 
 
 @dataclass(frozen=True)
 class Result:
-    """One test: medians over the repetitions. `limit_tokens_per_s`: by multiply-adds for prompts (pp), by bytes of weights
-    read for single tokens (tg), both as measured in the same run."""
+    """One test: the median of its runs, their standard deviation, and what would be possible."""
 
     model: str
-    test: str
+    test: str  # "pp512": a prompt of 512 tokens; "tg128": 128 tokens generated
     threads: int
+    repetitions: int
     tokens_per_s: float
     tokens_per_s_sd: float
     limit_tokens_per_s: float
-    fraction_of_limit: float
-    repetitions: int
-    target: str
-    read_bytes_per_s: float
-    mads_per_s: float
-    depth: int
+    limited_by: str  # "read" or "mads"
+    limit: float  # bytes read, or multiply-adds, per second: the median of the same run
 
-    def as_json(self) -> dict[str, object]:
-        return {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(self).items()}
+    @property
+    def fraction_of_limit(self) -> float:
+        return self.tokens_per_s / self.limit_tokens_per_s
 
-
-@dataclass(frozen=True)
-class Work:
-    """What one token costs: bytes of packed weights read, multiply-adds in the layers and in the head."""
-
-    weight_bytes: int
-    layer_mads: int
-    head_mads: int
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"fraction_of_limit": round(self.fraction_of_limit, 4)}
 
 
-def work_of(model: CompiledModel) -> Work:
-    """Counted from the plan's weights."""
-    matrices = {n: w for n, w in model.lowered.weights.items() if isinstance(w, Matrix)}
-    head = model.graph.outputs[0]
-    while head.op != "linear":
-        head = head.inputs[0]
-    head_name = head.inputs[1].name
-    mads = {n: sum(w.rows) * w.columns for n, w in matrices.items()}
-    total = sum(mads.values())
-    return Work(sum(w.bytes for w in matrices.values()), total - mads[head_name], mads[head_name])
-
-
-class Bench:
-    """Times prompts and single tokens of one sequence, whose tokens are arbitrary."""
-
-    def __init__(self, model: CompiledModel) -> None:
-        self.model = model
-        self._table = np.arange(-(-model.context_length // PAGE), dtype=np.int32)[None, :]
-        self._tokens = np.random.default_rng(0).integers(0, model.vocab_size, model.context_length).astype(np.int32)
-
-    def step(self, start: int, n: int) -> None:
-        """n tokens from position start on."""
-        positions = np.arange(start, start + n, dtype=np.int32)
-        wanted = np.array([n - 1], np.int32)
-        self.model.run(Batch(self._tokens[positions], positions, np.zeros(n, np.int32), self._table, wanted))
-
-    def fill(self, start: int, n: int) -> None:
-        """A prompt of n tokens, in chunks."""
-        for at in range(start, start + n, self.model.max_batch):
-            self.step(at, min(self.model.max_batch, start + n - at))
-
-    def prompt(self, n: int, depth: int = 0) -> float:
-        """Tokens a second of a prompt of n tokens."""
-        begin = time.perf_counter()
-        self.fill(depth, n)
-        return n / (time.perf_counter() - begin)
-
-    def generate(self, n: int, depth: int = 0) -> float:
-        """Tokens a second, one at a time."""
-        begin = time.perf_counter()
-        for i in range(depth, depth + n):
-            self.step(i, 1)
-        return n / (time.perf_counter() - begin)
-
-
-def bench(
-    model: CompiledModel, name: str, n_prompt: int, n_generate: int, repetitions: int = 5, depth: int = 0
+def measure(
+    checkpoint: Checkpoint,
+    *,
+    name: str,
+    n_prompt: int = 512,
+    n_generate: int = 128,
+    threads: int | None = None,
+    repetitions: int = 5,
 ) -> Iterator[Result]:
-    """A Result for the prompt, one for the generation (either may be 0 tokens: left out).
+    """Runs both tests `repetitions` times, in turns with the limits; then yields the results.
 
-    Raises OptionError where the context has no room for them.
+    Raises SatchelError as loading does.
     """
-    if depth + max(n_prompt, n_generate) > model.context_length or min(n_prompt, n_generate, depth, repetitions - 1) < 0:
-        raise OptionError(f"{n_prompt} and {n_generate} tokens at depth {depth} do not fit a context of {model.context_length}; "
-                          "give -c a larger number")  # fmt: skip
-    work, runner, meter = work_of(model), Bench(model), LimitMeter(model.threads)
-    try:
-        for kind, n in (("pp", n_prompt), ("tg", n_generate)):
-            if n:
-                time_one = runner.prompt if kind == "pp" else runner.generate
-                runner.fill(0, depth)
-                time_one(min(n, 16), depth)
-                rates, reads, mads = [], [], []
-                for _ in range(repetitions):
-                    reads.append(meter.read_bytes_per_s())
-                    mads.append(meter.mads_per_s())
-                    rates.append(time_one(n, depth))
-                limit = max(reads) / work.weight_bytes
-                if kind == "pp":
-                    limit = max(mads) * n / (work.layer_mads * n + work.head_mads)
-                rate = statistics.median(rates)
-                yield Result(
-                    name, f"{kind}{n}" + (f" @ d{depth}" if depth else ""), model.threads, rate, statistics.pstdev(rates),
-                    limit, rate / limit, repetitions, model.target.name, max(reads), max(mads), depth,
-                )  # fmt: skip
-    finally:
-        meter.close()
+    context = max(n_prompt, n_generate, 1)
+    with load_model(checkpoint, context=context, threads=threads) as model:
+        meter = LimitMeter(model.threads)
+        try:
+            samples = _sample(model, meter, n_prompt, n_generate, repetitions)
+        finally:
+            meter.close()
+        work = work_of(model.graph)
+
+    def result(test: str, limited_by: str, work_per_token: float) -> Result:
+        speeds, limit = samples[test], statistics.median(samples[limited_by])
+        return Result(
+            model=name,
+            test=test,
+            threads=model.threads,
+            repetitions=repetitions,
+            tokens_per_s=round(statistics.median(speeds), 2),
+            tokens_per_s_sd=round(statistics.stdev(speeds) if len(speeds) > 1 else 0.0, 2),
+            limit_tokens_per_s=round(limit / work_per_token, 2),
+            limited_by=limited_by,
+            limit=round(limit),
+        )
+
+    if n_prompt:
+        yield result(f"pp{n_prompt}", "mads", _mads_per_prompt_token(work, n_prompt))
+    if n_generate:
+        yield result(f"tg{n_generate}", "read", work.weight_bytes)
+
+
+def _mads_per_prompt_token(work: Work, n_prompt: int) -> float:
+    return work.mads - work.head_mads * (1 - 1 / n_prompt)
+
+
+def _sample(
+    model: CompiledModel, meter: LimitMeter, n_prompt: int, n_generate: int, repetitions: int
+) -> dict[str, list[float]]:
+    """Tokens per second of the tests and both limits, a sample of each in turn."""
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, model.context_length)
+    prompt, ones = _prompt(model, tokens[:n_prompt]), _one_by_one(tokens[:n_generate])
+    tests: dict[str, Callable[[], float]] = {
+        "read": meter.read_bytes_per_s,
+        "mads": meter.mads_per_s,
+    }
+    if n_prompt:
+        tests[f"pp{n_prompt}"] = lambda: n_prompt / _seconds(model, prompt)
+    if n_generate:
+        tests[f"tg{n_generate}"] = lambda: n_generate / _seconds(model, ones)
+    for warm_up in (prompt, ones[:8]):
+        _seconds(model, warm_up)
+    samples: dict[str, list[float]] = {test: [] for test in tests}
+    for _ in range(repetitions):
+        for test, sample in tests.items():
+            samples[test].append(sample())
+    return samples
+
+
+def _seconds(model: CompiledModel, batches: list[Batch]) -> float:
+    begin = time.perf_counter()
+    for batch in batches:
+        model.run(batch)
+    return time.perf_counter() - begin
+
+
+def _prompt(model: CompiledModel, tokens: np.ndarray[Any, Any]) -> list[Batch]:
+    """The prompt in runs as large as the model takes, the last token's logits wanted."""
+    starts = range(0, len(tokens), model.max_batch)
+    return [
+        _batch(tokens[start : start + model.max_batch], start, last=start == starts[-1])
+        for start in starts
+    ]
+
+
+def _one_by_one(tokens: np.ndarray[Any, Any]) -> list[Batch]:
+    return [_batch(tokens[i : i + 1], i, last=True) for i in range(len(tokens))]
+
+
+def _batch(tokens: np.ndarray[Any, Any], start: int, *, last: bool) -> Batch:
+    """Tokens of one sequence, which has the pages 0, 1, 2, ..."""
+    n = len(tokens)
+    return Batch(
+        tokens=tokens.astype(np.int32),
+        positions=np.arange(start, start + n, dtype=np.int32),
+        sequences=np.zeros(n, np.int32),
+        tables=np.arange(-(-(start + n) // PAGE), dtype=np.int32)[None],
+        wanted=np.array([n - 1] if last else [], np.int32),
+    )

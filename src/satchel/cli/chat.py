@@ -1,0 +1,187 @@
+"""`satchel chat`: a conversation. Answers go to stdout; all else, the prompt too, to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import satchel
+from satchel.base import log
+from satchel.base.errors import OptionError, SatchelError
+from satchel.base.options import options
+from satchel.cli.flags import answer_options
+from satchel.cli.output import timings, write_stream
+
+if TYPE_CHECKING:
+    from satchel.api import Session, Stats
+
+HELP = """/help         this list
+/reset        forget the conversation
+/save FILE    write the conversation to a file
+/load FILE    go on with a conversation that was saved
+/stats        what the last answer took
+/exit         leave; so does the end of the input
+A line that ends in a backslash goes on in the next one; a message in triple quotes has many lines.
+Ctrl-C stops an answer."""
+QUOTES = '"""'
+
+
+def chat(args: argparse.Namespace) -> int:
+    """Talks until /exit or the end of the input; 1 when input that was no person's had errors."""
+    answering = answer_options(args)
+    with (
+        satchel.load(args.model, context=args.ctx_size, threads=args.threads, parallel=1) as llm,
+        llm.session(system=args.system_prompt) as session,
+    ):
+        reader = Reader()
+        if reader.is_person:
+            log.note(f"{llm.name}: say something, or /help")
+        failed = Talk(session, answering, quiet=args.quiet).run(reader)
+    return 1 if failed and not reader.is_person else 0
+
+
+class Talk:
+    """The loop of a conversation."""
+
+    def __init__(self, session: Session, answering: dict[str, Any], *, quiet: bool) -> None:
+        self.session, self.answering, self.quiet = session, answering, quiet
+        self.stats: Stats | None = None
+        self.commands: dict[str, Callable[[str], None]] = {
+            "/help": lambda _: log.note(HELP),
+            "/reset": self.reset,
+            "/save": lambda path: self.session.save(_named(path)),
+            "/load": lambda path: self.session.load(_named(path)),
+            "/stats": self.show_stats,
+        }
+
+    def run(self, reader: Reader) -> bool:
+        """Reads and answers until the end; whether anything went wrong."""
+        failed = False
+        while True:
+            try:
+                message = reader.message()
+            except KeyboardInterrupt:  # throws away what was typed
+                log.note("")
+                continue
+            if message is None or message.strip() in ("/exit", "/quit"):
+                return failed
+            try:
+                self.take(message)
+            except SatchelError as error:
+                log.note(f"satchel: error: {error}")
+                failed = True
+
+    def take(self, message: str) -> None:
+        """Does what a message asks. Raises SatchelError."""
+        word, _, rest = message.strip().partition(" ")
+        if not word:
+            return
+        if message.startswith("/") and "\n" not in message:
+            if word not in self.commands:
+                raise OptionError(f"{word} is not known; /help lists what is")
+            self.commands[word](rest.strip())
+            return
+        self.answer(message)
+
+    def answer(self, message: str) -> None:
+        """Prints the answer; Ctrl-C ends it early, and what was said so far counts."""
+        with self.session.send_stream(message, **self.answering) as stream:
+            try:
+                write_stream(stream)
+            except KeyboardInterrupt:
+                stream.close()
+                print(flush=True)
+        self.stats = stream.stats
+        if self.stats and not self.quiet:
+            log.note(timings(self.stats))
+
+    def reset(self, _: str) -> None:
+        self.session.reset()
+        self.stats = None
+        log.note("the conversation is forgotten")
+
+    def show_stats(self, _: str) -> None:
+        log.note(timings(self.stats) if self.stats else "nothing was answered yet")
+        log.note(f"{len(self.session.messages)} messages in this conversation")
+
+
+def _named(path: str) -> str:
+    if not path:
+        raise OptionError("which file? write its name behind the command")
+    return path
+
+
+class Reader:
+    """Messages from a person at a terminal, with history, or line by line from a pipe."""
+
+    def __init__(self) -> None:
+        self.is_person = sys.stdin.isatty()
+        # with both ends on the terminal input() edits lines; elsewhere it would write to stdout
+        self.edits = self.is_person and sys.stdout.isatty()
+        if self.edits:
+            _remember(options().cache_dir / "chat_history")
+
+    def message(self) -> str | None:
+        """The next message; None at the end of the input."""
+        line = self.line("> ")
+        if line is None:
+            return None
+        if line.startswith(QUOTES):
+            return self.quoted(line.removeprefix(QUOTES))
+        while line.endswith("\\"):
+            more = self.line(". ")
+            line = line.removesuffix("\\") + ("" if more is None else "\n" + more)
+        return line
+
+    def quoted(self, line: str) -> str:
+        """A message that goes on until the closing quotes."""
+        lines: list[str] = []
+        more: str | None = line
+        while more is not None and not more.rstrip().endswith(QUOTES):
+            lines.append(more)
+            more = self.line(". ")
+        if more is not None:
+            lines.append(more.rstrip().removesuffix(QUOTES))
+        return "\n".join(lines).strip("\n")
+
+    def line(self, prompt: str) -> str | None:
+        """One line without its end; None at the end of the input."""
+        try:
+            if self.edits:
+                return input(prompt)
+            if self.is_person:
+                print(prompt, end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+        except EOFError:
+            return None
+        except UnicodeDecodeError:
+            raise OptionError("the input is not valid UTF-8") from None
+        return line.removesuffix("\n") if line else None
+
+
+def _remember(path: Path) -> None:
+    """Line editing with a history that outlives the program, where Python was built with it."""
+    try:
+        readline = importlib.import_module("readline")
+    except ImportError:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        readline.read_history_file(path)
+    except OSError as error:
+        log.info(f"no history is kept: {error}")
+        return
+
+    def write() -> None:
+        try:
+            readline.set_history_length(1000)
+            readline.write_history_file(path)
+        except OSError as error:
+            log.info(f"the history was not written: {error}")
+
+    importlib.import_module("atexit").register(write)

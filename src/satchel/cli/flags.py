@@ -1,0 +1,247 @@
+"""The flags: spellings and sampler defaults of llama.cpp, and their SATCHEL_* variables."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from satchel.base.options import PREFIX, count, switch, variable, variables
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag, or with `repeated` one whose values gather in a list. `parse` raises ValueError.
+
+    Its variable is the longest spelling's: --ctx-size has SATCHEL_CTX_SIZE.
+    """
+
+    spellings: tuple[str, ...]
+    help: str
+    parse: Callable[[str], Any] = str
+    default: Any = None
+    metavar: str = "N"
+    repeated: bool = False
+
+    @property
+    def dest(self) -> str:
+        return max(self.spellings, key=len).lstrip("-").replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        return self.dest.upper()
+
+    @property
+    def is_switch(self) -> bool:
+        return self.parse is switch
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Declares it. Absent flags are None, so that `complete` knows them."""
+        named: dict[str, Any] = {"dest": self.dest, "default": None, "help": self._help()}
+        if self.is_switch:
+            parser.add_argument(*self.spellings, action="store_true", **named)
+            return
+        action = "append" if self.repeated else "store"
+        kind = _argument(self.parse)
+        parser.add_argument(
+            *self.spellings, action=action, type=kind, metavar=self.metavar, **named
+        )
+
+    def complete(self, args: argparse.Namespace) -> None:
+        """Where the flag was absent: its variable, else its default. Raises OptionError."""
+        if getattr(args, self.dest) is not None:
+            return
+        value = variable(self.variable, self.parse)
+        if self.repeated:
+            value = [] if value is None else [value]
+        setattr(args, self.dest, self.default if value is None else value)
+
+    def _help(self) -> str:
+        shown = "" if self.default in (None, False, "") else f" (default {self.default})"
+        return self.help.replace("%", "%%") + shown
+
+
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def argument(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+    return argument
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 30):
+            raise ValueError("is not a whole number")
+        if not least <= int(text) <= most:
+            raise ValueError(f"is not a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """A parser of numbers from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("is not a number") from None
+        if not least <= value <= most:  # NaN is not
+            raise ValueError(f"is not a number from {least:g} to {most:g}")
+        return value
+
+    return parse
+
+
+def bias(text: str) -> dict[int, float]:
+    """Parses TOKEN_ID(+/-)BIAS, several divided by commas: "15043+1,29871-inf"."""
+    biases: dict[int, float] = {}
+    for one in text.split(","):
+        place = max(one.find("+"), one.find("-"))
+        token, value = one[:place], one[place:]
+        if place < 1 or not (token.isascii() and token.isdigit()):
+            raise ValueError("is not of the form TOKEN_ID+BIAS or TOKEN_ID-BIAS")
+        biases[int(token)] = number(-math.inf, 1e9)(value)
+    return biases
+
+
+MODEL = Flag(("-m", "--model"), "the model: path, pypi:, hf: or name", metavar="MODEL")
+CONTEXT = Flag(
+    ("-c", "--ctx-size"), "tokens of prompt and answer; 0: the model's own", whole(0), None
+)
+THREADS = Flag(("-t", "--threads"), "worker threads (default: the machine's fast cores)", count)
+JSON = Flag(("--json",), "print JSON", switch, False)
+PROMPT = Flag(("-p", "--prompt"), "the prompt", metavar="TEXT")
+FILE = Flag(("-f", "--file"), "read the prompt from this file", metavar="PATH")
+SYSTEM = Flag(("-sys", "--system-prompt"), "how the model should behave", metavar="TEXT")
+RAW = Flag(("--raw",), "complete the prompt as it stands, without the chat template", switch, False)
+QUIET = Flag(("-q", "--quiet"), "no timings after an answer", switch, False)
+
+ANSWER = (
+    Flag(("-n", "--predict", "--n-predict"), "most tokens of the answer; -1: any", whole(-1), -1),
+    Flag(("--temp", "--temperature"), "temperature; 0: the likeliest token", number(0, 1e6), 0.8),
+    Flag(("--top-k",), "only the k likeliest tokens; 0: off", whole(0), 40),
+    Flag(("--top-p",), "only the likeliest, up to this probability; 1: off", number(0, 1), 0.95),
+    Flag(("--min-p",), "only at least this likely, by the likeliest; 0: off", number(0, 1), 0.05),
+    Flag(("--repeat-penalty",), "penalty of repeated tokens; 1: off", number(1e-6, 1e6), 1.0),
+    Flag(("--repeat-last-n",), "tokens the penalties look back on; -1: all", whole(-1), 64),
+    Flag(
+        ("--presence-penalty",), "penalty of tokens that occurred; 0: off", number(-1e6, 1e6), 0.0
+    ),
+    Flag(("--frequency-penalty",), "penalty by number of times; 0: off", number(-1e6, 1e6), 0.0),
+    Flag(("-s", "--seed"), "seed of the draws; -1: another each time", whole(-1, 2**64 - 1), -1),
+    Flag(
+        ("--logit-bias",),
+        "make a token likelier or less so, as 15043+1; may be repeated",
+        bias,
+        metavar="ID+BIAS",
+        repeated=True,
+    ),
+    Flag(
+        ("-r", "--stop", "--reverse-prompt"),
+        "end the answer before this text; may be repeated",
+        metavar="TEXT",
+        repeated=True,
+    ),
+    Flag(("--ignore-eos",), "go on where the model would end", switch, False),
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: what it takes, and the function ("module:name" of this room) that runs it."""
+
+    help: str
+    flags: tuple[Flag, ...]
+    words: str  # its positional arguments, as shown
+    function: str
+    notes: str = ""
+
+
+COMMANDS = {
+    "run": Command(
+        "answer one prompt",
+        (MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, *ANSWER),
+        "MODEL [PROMPT]",
+        "run:run",
+        "The prompt may also come from stdin.",
+    ),
+    "chat": Command(
+        "talk to a model",
+        (MODEL, SYSTEM, QUIET, CONTEXT, THREADS, *ANSWER),
+        "MODEL",
+        "chat:chat",
+        "/help lists what can be said beside messages. Ctrl-C stops an answer.",
+    ),
+    "show": Command(
+        "what a model is, and the memory it needs", (MODEL, CONTEXT, JSON), "MODEL", "show:show"
+    ),
+    "pull": Command("fetch a model", (MODEL,), "MODEL", "models:pull"),
+    "list": Command("the models that are here", (JSON,), "", "models:list_models"),
+    "rm": Command("delete a fetched model", (MODEL,), "MODEL", "models:remove"),
+    "bench": Command(
+        "measure speed, beside this machine's limits",
+        (
+            MODEL,
+            Flag(("-p", "--n-prompt"), "tokens of the prompt test; 0: none", whole(0), 512),
+            Flag(("-n", "--n-gen"), "tokens of the generation test; 0: none", whole(0), 128),
+            Flag(("-r", "--repetitions"), "how often each test is run", whole(1), 5),
+            THREADS,
+            JSON,
+        ),
+        "MODEL",
+        "bench:bench",
+    ),
+    "explain": Command(
+        "a layer on its way from graph to machine code",
+        (MODEL, Flag(("--layer",), "which layer", whole(0), 0),
+         Flag(("--target",), "the target to compile for", metavar="NAME"), JSON),
+        "MODEL",
+        "explain:explain",
+    ),
+    "doctor": Command(
+        "what this machine is and can do, and where the caches lie",
+        (Flag(("--clear-cache",), "delete compiled kernels and packed weights", switch, False),
+         THREADS, JSON),
+        "",
+        "doctor:doctor",
+    ),
+}  # fmt: skip
+
+
+def unknown_variables() -> list[str]:
+    """SATCHEL_* variables that are set and that nothing here reads: most likely mistyped."""
+    known = {flag.variable for command in COMMANDS.values() for flag in command.flags}
+    known |= {"CACHE", "TARGET", "OFFLINE", "LOG"}
+    return [PREFIX + name for name in variables() if name not in known]
+
+
+def answer_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags of ANSWER as options of satchel.LLM.generate."""
+    biases: dict[int, float] = {}
+    for one in args.logit_bias:
+        biases |= one
+    return {
+        "max_tokens": None if args.n_predict < 0 else args.n_predict,
+        "temperature": args.temperature,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "min_p": args.min_p,
+        "repeat_penalty": args.repeat_penalty,
+        "repeat_last_n": args.repeat_last_n,
+        "presence_penalty": args.presence_penalty,
+        "frequency_penalty": args.frequency_penalty,
+        "logit_bias": biases,
+        "seed": None if args.seed < 0 else args.seed,
+        "stop": list(args.reverse_prompt),
+        "ignore_eos": args.ignore_eos,
+    }

@@ -1,0 +1,116 @@
+"""Where `satchel` begins: parse, run one command, turn what goes wrong into one line and a code.
+
+Exit codes: 0, 1 for an error, 2 for a wrong argument, 130 after Ctrl-C, 141 when the reader of our
+output has gone. Only what the command at hand needs is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from satchel.base import log
+from satchel.base.errors import OptionError, SatchelError
+from satchel.cli.flags import COMMANDS, Command, unknown_variables
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, but that its errors are ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message} (see {self.prog} --help)")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = Parser(
+        prog="satchel",
+        description="Language models on this device, on kernels written for its very CPU.",
+        epilog="MODEL is a path, smollm2, gemma3-270m, pypi:PACKAGE or hf:OWNER/REPO[:QUANT].",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=command.help,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
+            usage=f"satchel {name} {command.words}{' ' if command.words else ''}[flags]",
+            epilog=f"{command.notes} Each flag has a variable: --top-k is SATCHEL_TOP_K.".strip(),
+            allow_abbrev=False,
+        )
+        if command.words:
+            sub.add_argument("words", nargs="*", metavar=command.words, help=argparse.SUPPRESS)
+        for flag in command.flags:
+            flag.add_to(sub)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, completed by variables and defaults. Raises OptionError."""
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if args.version or not args.command:
+        return args
+    command = COMMANDS[args.command]
+    flag_model = getattr(args, "model", None)
+    for flag in command.flags:
+        flag.complete(args)
+    if command.words:
+        _place_words(args, command, flag_model)
+    return args
+
+
+def _place_words(args: argparse.Namespace, command: Command, flag_model: str | None) -> None:
+    """Positional words: the model, unless -m or its variable named it, then the prompt."""
+    words: list[str] = list(args.words)
+    takes_prompt = "PROMPT" in command.words
+    if words and flag_model is None and (args.model is None or len(words) > takes_prompt):
+        args.model = words.pop(0)
+    if words and takes_prompt and args.prompt is None:
+        args.prompt = words.pop(0)
+    if words:
+        raise OptionError(f"{words[0]!r} is one argument too many; put a text in quotes")
+    if args.model is None:
+        raise OptionError(f"which model? usage: satchel {args.command} {command.words}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code."""
+    try:
+        return _main(sys.argv[1:] if argv is None else argv)
+    except SatchelError as error:
+        log.note(f"satchel: error: {error}")
+        return 2 if isinstance(error, OptionError) else 1
+    except KeyboardInterrupt:
+        log.note("")
+        return 130
+    except BrokenPipeError:
+        # nobody reads on; what is still buffered must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except MemoryError:
+        log.note("satchel: error: out of memory; try a smaller context (-c) or model")
+        return 1
+
+
+def _main(argv: Sequence[str]) -> int:
+    args = parse(argv)
+    if args.version:
+        version = importlib.import_module("importlib.metadata").version("satchel")
+        print(f"satchel {version}")
+        return 0
+    if not args.command:
+        make_parser().print_help(sys.stderr)
+        return 2
+    for name in unknown_variables():
+        log.warning(f"{name} is set, and nothing reads it")
+    module, _, function = COMMANDS[args.command].function.partition(":")
+    code = int(getattr(importlib.import_module(f"satchel.cli.{module}"), function)(args))
+    sys.stdout.flush()  # here, where a broken pipe is still caught
+    return code
