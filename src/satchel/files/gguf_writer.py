@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -62,19 +61,16 @@ def write_gguf(
     """
     path = Path(path)
     blocks = {name: _as_blocks(name, tensor) for name, tensor in tensors.items()}
-    given = metadata.get("general.alignment", 32)
-    alignment = int(given) if isinstance(given, int | np.integer) else 32
+    alignment = _alignment(metadata)
     header = _header(metadata, blocks, version, alignment)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            try:
+        try:
+            with unfinished.open("wb") as file:
                 _write(file, header, blocks, alignment)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                file.close()
-                os.unlink(file.name)
-                raise
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise OptionError(f"{path} can't be written: {error.strerror}") from None
 
@@ -156,6 +152,13 @@ def _header(
     return bytes(header) + bytes(-len(header) % alignment)
 
 
+def _alignment(metadata: Mapping[str, Writable]) -> int:
+    given: Any = metadata.get("general.alignment", 32)
+    if not isinstance(given, int | np.integer) or given <= 0 or given & (given - 1):
+        raise FileFormatError(f"general.alignment is {given}, not a power of two")
+    return int(given)  # pyright: ignore[reportUnknownArgumentType]
+
+
 def _typed(metadata: Mapping[str, Writable]) -> dict[str, Writable]:
     """The values of a file that was read in the types they had; other mappings as they are."""
     if not isinstance(metadata, Metadata):
@@ -188,17 +191,15 @@ def _value(key: str, value: Writable) -> Iterator[bytes]:
 
 def _array(key: str, value: LazyArray | Sequence[Any] | NDArray[Any]) -> Iterator[bytes]:
     """The element type, the length and the elements."""
-    items: Any = value
     if isinstance(value, LazyArray):
-        items = list(value) if value.is_strings else value.numpy()
-    strings = isinstance(value, LazyArray) and value.is_strings
-    if strings or (not isinstance(items, np.ndarray) and any(isinstance(i, str) for i in items)):
-        if not all(isinstance(item, str) for item in items):
+        value = list(value) if value.is_strings else value.numpy()
+    if not isinstance(value, np.ndarray) and any(isinstance(item, str) for item in value):
+        if not all(isinstance(item, str) for item in value):
             raise FileFormatError(f"key {quote(key)}: strings and numbers can't be in one array")
-        yield struct.pack("<IQ", ValueType.STRING, len(items))
-        yield from (_string(item) for item in items)
+        yield struct.pack("<IQ", ValueType.STRING, len(value))
+        yield from (_string(item) for item in value)
         return
-    numbers = items if isinstance(items, np.ndarray) else _numbers(key, items)
+    numbers: NDArray[Any] = value if isinstance(value, np.ndarray) else _numbers(key, value)
     if numbers.ndim != 1:
         raise FileFormatError(f"key {quote(key)}: only flat arrays can be written")
     yield struct.pack("<IQ", _type_of(key, numbers), len(numbers))
@@ -224,6 +225,6 @@ def _type_of(key: str, numbers: NDArray[Any]) -> ValueType:
     if numbers.dtype == np.bool_:
         return ValueType.BOOL
     name = f"{numbers.dtype.kind}{numbers.dtype.itemsize * 8}".upper()
-    if name not in ValueType.__members__:
+    if numbers.dtype.kind not in "iuf" or name not in ValueType.__members__:
         raise FileFormatError(f"key {quote(key)}: GGUF has no type for {numbers.dtype}")
     return ValueType[name]

@@ -6,8 +6,7 @@ Also the reading of those values, with every length checked against the bytes th
 from __future__ import annotations
 
 import enum
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
@@ -43,7 +42,7 @@ def quote(name: str) -> str:
 
 
 @contextmanager
-def within(place: str) -> Iterator[None]:
+def within(place: str) -> Generator[None, None, None]:
     """Put the place in front of the message of an error about a file's content."""
     try:
         yield
@@ -259,7 +258,7 @@ class Cursor:
                 return bool(number)
             case _:
                 start = self.skip(kind.dtype.itemsize, "a number")
-                return struct.unpack_from(f"<{kind.dtype.char}", self._view, start)[0]
+                return self.data[start : self.position].view(kind.dtype)[0].item()
 
     def _array(self, key: str) -> LazyArray:
         element = self.value_type("the type of an array's elements")
