@@ -18,7 +18,8 @@ from satchel.lang.print.llvm import llvm_text
 from satchel.lang.target import Target
 from satchel.lang.trace import Row, RowOf, Tracer, V, emit, tracing, value
 
-_TRACING = threading.Lock()
+_LLVM = threading.Lock()
+"""Held while LLVM is made ready; all else that we call there is safe in several threads."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Kernel:
     def trace(self, name: str, **constants: Any) -> Function:
         """Run the source on symbols. Raises KernelError, naming the kernel's line."""
         params = (V(Type(ptr)), V(Type(i64)), V(Type(i64)))
-        with _TRACING, tracing(Tracer()) as tracer:
+        with tracing(Tracer()) as tracer:
             self.body(*params[1:], *self._arguments(params[0]), **constants)
         return Function(name, params, tracer.body())
 
@@ -91,7 +92,7 @@ class Build:
 
     @cached_property
     def llvm(self) -> str:
-        return llvm_text(self.lowered, self.target.triple)
+        return llvm_text(self.lowered)
 
     @cached_property
     def assembly(self) -> str:
@@ -115,19 +116,38 @@ def source_key(*parts: str) -> str:
 
 
 def compile_llvm(text: str, target: Target, *, assembly: bool = False) -> bytes:
-    """LLVM IR text as an object file, or as assembly. Raises KernelError on text that LLVM refuses."""
+    """LLVM IR text as an object file, or as assembly. Raises KernelError on text that LLVM refuses.
+
+    What a target can't do at all ends the process: generate code for other machines in a child.
+    """
     import llvmlite.binding as llvm
 
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    triple = llvm.get_process_triple() if target.triple == "x86_64" else target.triple
+    machine = target_machine(target)
     try:
-        module = llvm.parse_assembly(text.replace('triple = "x86_64"', f'triple = "{triple}"'))
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
     except RuntimeError as e:
         raise KernelError(f"LLVM refuses a kernel: {str(e).splitlines()[0]}") from None
-    reloc = "static" if target.triple.startswith("wasm") else "pic"
-    machine = llvm.Target.from_triple(triple).create_target_machine(
-        cpu=target.cpu, features=target.llvm_features, opt=3, reloc=reloc, codemodel="small"
-    )
     return machine.emit_assembly(module).encode() if assembly else machine.emit_object(module)
+
+
+def target_machine(target: Target) -> Any:
+    """llvmlite's TargetMachine for a target; a new one each time: they are not to be shared by threads.
+
+    Code for this machine's ISA follows the conventions of this process (ELF, Mach-O or COFF).
+    """
+    import llvmlite.binding as llvm
+
+    with _LLVM:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    triple = llvm.get_process_triple() if target.is_host else target.triple
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=target.cpu,
+        features=target.llvm_features,
+        opt=3,
+        reloc="static" if target.isa == "wasm" else "pic",
+        codemodel="medium" if target.isa == "riscv" else "small",
+        abiname=target.abi,
+    )

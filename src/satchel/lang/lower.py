@@ -52,7 +52,7 @@ def lower(function: Function, features: Collection[str], rule: Rule | None = Non
         value = apply(op, chosen, inst, tuple(V_of(a) for a in args))
         body = tuple(tracer.scopes.pop().body)
         names: dict[Value, Value] = {a: a for a in args}
-        names.update((c.result, c.result) for c in tracer.consts.values() if c.result)
+        names.update((c.result, c.result) for c in tracer.consts.values() if c.result is not None)
         return list(rebuild(body, expand, names, V)), names[value]
 
     names: dict[Value, Value] = {p: V(p.type) for p in function.params}

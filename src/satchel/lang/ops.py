@@ -10,7 +10,7 @@ from typing import Any
 
 from satchel.base.dtypes import DType, bf16, f16, f32, i8, i16, i32, u8, u16, u32
 from satchel.base.errors import KernelError
-from satchel.lang.ir import Attrs, Inst, Type
+from satchel.lang.ir import Attrs, Type
 from satchel.lang.trace import (
     Tracer,
     V,
@@ -66,11 +66,9 @@ class Op:
         return add
 
     def __call__(self, *args: V, **attrs: Any) -> V:
-        result = V(self.type(tuple(a.type for a in args), tuple(attrs.items())))
-        tracer().scopes[-1].body.append(Inst(self.name, args, tuple(attrs.items()), result))
-        return result
+        return tracer().append(self.name, args, tuple(attrs.items()), self.type)
 
-    def type(self, types: tuple[Type, ...], attrs: Attrs) -> Type:
+    def type(self, _: str, types: tuple[Type, ...], attrs: Attrs) -> Type:
         """The type that the meaning makes of arguments of these types. Raises KernelError."""
         if (types, attrs) not in self._types:
             with tracing(Tracer()):

@@ -11,7 +11,11 @@ from satchel.base.errors import OptionError
 
 @dataclass(frozen=True)
 class Target:
-    """`features` are LLVM's names for them, and the words that rules ask for. `registers`: vector registers, of `bits`."""
+    """A level of an ISA. `features` are LLVM's names for them, and the words that rules ask for.
+
+    `triple` holds where the code is for another machine than this; `registers`: vector registers,
+    of `bits` each; `abi`: LLVM's name for a calling convention that is not the triple's own.
+    """
 
     name: str
     triple: str
@@ -19,6 +23,16 @@ class Target:
     features: frozenset[str]
     bits: int
     registers: int
+    abi: str = ""
+
+    @property
+    def isa(self) -> str:
+        return self.name.partition("-")[0]
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this machine's processor is of the ISA (perhaps without all the features)."""
+        return self.isa == isa_named(host_isa())
 
     @property
     def llvm_features(self) -> str:
@@ -26,7 +40,7 @@ class Target:
 
 
 def _x86(name: str, bits: int, registers: int, *features: str) -> Target:
-    return Target(name, "x86_64", "x86-64", frozenset(features), bits, registers)
+    return Target(name, "x86_64-linux-gnu", "x86-64", frozenset(features), bits, registers)
 
 
 _SSE41 = ("sse3", "ssse3", "sse4.1")
@@ -51,13 +65,19 @@ TARGETS = {
             frozenset({"m", "a", "f", "d", "c", "v", "zvl256b"}),
             256,
             32,
+            "lp64d",
         ),
         Target("wasm-simd", "wasm32-unknown-unknown", "generic", frozenset({"simd128"}), 128, 16),
     )
 }
 """From the least to the most, an ISA at a time."""
 
-_FAMILY = {"x86_64": "x86", "AMD64": "x86", "aarch64": "arm", "arm64": "arm", "riscv64": "riscv"}
+_ISA = {"x86_64": "x86", "amd64": "x86", "aarch64": "arm", "arm64": "arm", "riscv64": "riscv"}
+
+
+def isa_named(machine: str) -> str:
+    """Our word for an ISA, from the operating system's: "AMD64" is x86."""
+    return _ISA.get(machine.lower(), machine)
 
 
 def choose_target(isa: str, features: Collection[str]) -> Target:
@@ -65,10 +85,11 @@ def choose_target(isa: str, features: Collection[str]) -> Target:
 
     Raises OptionError where no level fits the ISA.
     """
-    family = _FAMILY.get(isa, isa)
-    fit = [t for t in TARGETS.values() if t.name.startswith(family + "-") and t.features <= set(features) | {"neon"}]
+    have = set(features) | {"neon"}
+    fit = [t for t in TARGETS.values() if t.isa == isa_named(isa) and t.features <= have]
     if not fit:
-        raise OptionError(f"there are no kernels for a {isa} CPU with features {', '.join(sorted(features)) or 'none'}")
+        words = ", ".join(sorted(features)) or "none"
+        raise OptionError(f"there are no kernels for a {isa} CPU with features {words}")
     return fit[-1]
 
 

@@ -7,81 +7,103 @@ length a register at a time. State that survives an iteration is an `acc`; every
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from satchel.base.dtypes import BY_NAME, DType, f32, i1, i32, i64
 from satchel.base.errors import KernelError
-from satchel.lang.ir import Inst, Loop, Stmt, Type, Value, ptr
-from satchel.lang.primitives import result_type
+from satchel.lang.ir import Attrs, Inst, Loop, Stmt, Type, Value, ptr
+from satchel.lang.primitives import constant_bits, result_type
 
 LANES = 16
 """Lanes of a vector in our kernels, on every target: LLVM cuts it into the registers there are, so all add in one order."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Scope:
-    """A body under construction, the accumulators that it carries (acc -> param, init), and what it has computed already."""
+    """A body under construction, the accs that it carries (acc -> param, init), and what it has
+    computed already; `where` its loop stands in the kernel's source."""
 
+    where: str = ""
+    is_open: bool = True
     body: list[Stmt] = field(default_factory=list)
     carried: dict[Acc, tuple[Value, Value]] = field(default_factory=dict)
     seen: dict[tuple[Any, ...], V] = field(default_factory=dict)
 
 
 class Tracer:
-    """Where instructions go. One is current at a time, in one thread: tracing is guarded by `tracing`."""
-
-    current: ClassVar[Tracer | None] = None
+    """Where instructions go. One is current at a time in each thread (`tracing`)."""
 
     def __init__(self) -> None:
         self.consts: dict[tuple[Any, ...], Inst] = {}
         self.scopes = [Scope()]
 
     def emit(self, op: str, *args: Value, **attrs: Any) -> V:
-        pairs = tuple(attrs.items())
-        key = (op, args, pairs)
-        known = next((scope.seen[key] for scope in self.scopes if key in scope.seen), None)
-        if known is not None:
-            return known
+        """The result of a primitive; the one there is already, if it was computed before."""
+        return self.append(op, args, tuple(attrs.items()), result_type)
+
+    def append(self, op: str, args: tuple[Value, ...], attrs: Attrs, rule: TypeOf) -> V:
+        """The result of an op whose type `rule` knows. Raises KernelError, naming the line."""
+        key = (op, args, attrs)
+        for scope in self.scopes:
+            if key in scope.seen:
+                return scope.seen[key]
         try:
-            kind = result_type(op, tuple(a.type for a in args), pairs)
+            kind = rule(op, tuple(a.type for a in args), attrs)
         except KernelError as e:
             raise KernelError(f"{where_traced()}: {op} {e}") from None
-        result = V(kind)
-        self.scopes[-1].body.append(Inst(op, args, pairs, None if op == "store" else result))
+        if any(isinstance(a, V) and a.scope is not None and not a.scope.is_open for a in args):
+            raise KernelError(f"{where_traced()}: {op} uses a value of a loop after it: make it an acc")
+        here = self.scopes[-1]
+        result = V(kind, here)
+        here.body.append(Inst(op, args, attrs, None if op == "store" else result))
         if op not in ("load", "store"):
-            self.scopes[-1].seen[key] = result
+            here.seen[key] = result
         return result
 
     def const(self, kind: Type, value: Any) -> V:
+        """A constant; all stand before the body. Raises KernelError on a number that kind can't hold."""
         key = (kind, type(value), repr(value))
         if key not in self.consts:
+            try:
+                constant_bits(kind, value)
+            except KernelError as e:
+                raise KernelError(f"{where_traced()}: {e}") from None
             self.consts[key] = Inst("const", (), (("type", kind), ("value", value)), V(kind))
         result = self.consts[key].result
         assert isinstance(result, V)
         return result
 
     def body(self) -> tuple[Stmt, ...]:
-        """What was traced: the constants first."""
+        """What was traced: the constants first. Raises KernelError on a loop that was not ended."""
+        if len(self.scopes) > 1:
+            raise KernelError(f"{self.scopes[-1].where}: break and return do not leave a loop")
         return (*self.consts.values(), *self.scopes[0].body)
+
+
+TypeOf = Callable[[str, tuple[Type, ...], Attrs], Type]
+
+_CURRENT: ContextVar[Tracer | None] = ContextVar("tracer", default=None)
 
 
 @contextmanager
 def tracing(tracer: Tracer) -> Iterator[Tracer]:
-    """Make a tracer the current one."""
-    before, Tracer.current = Tracer.current, tracer
+    """Make a tracer this thread's current one."""
+    before = _CURRENT.set(tracer)
     try:
         yield tracer
     finally:
-        Tracer.current = before
+        _CURRENT.reset(before)
 
 
 def tracer() -> Tracer:
-    if Tracer.current is None:
+    current = _CURRENT.get()
+    if current is None:
         raise KernelError(f"{where_traced()}: kernel code runs only while a kernel is traced")
-    return Tracer.current
+    return current
 
 
 def where_traced() -> str:
@@ -95,7 +117,11 @@ def where_traced() -> str:
 class V(Value):
     """A value with operators. A Python number beside one takes its type; a scalar beside a vector is splat."""
 
-    __slots__ = ()
+    __slots__ = ("scope",)
+
+    def __init__(self, type: Type, scope: Scope | None = None) -> None:
+        """`scope`: the body that makes it, where one does."""
+        self.type, self.scope = type, scope
 
     @property
     def lanes(self) -> int:
@@ -169,6 +195,14 @@ class V(Value):
     def __ge__(self, o: Any) -> V:
         return self._with("le", o, swap=True)
 
+    __hash__ = object.__hash__
+
+    def __eq__(self, o: object) -> bool:
+        raise KernelError(f"{where_traced()}: values are compared by x.equals(y)")
+
+    def __bool__(self) -> bool:
+        raise KernelError(f"{where_traced()}: what a value is shows at run time: use select or when")
+
     def equals(self, o: Any) -> V:
         return self._with("eq", o)
 
@@ -209,17 +243,16 @@ def value(x: Any, kind: Type) -> V:
         x = x.value
     if isinstance(x, V):
         return x
-    if kind.dtype.is_float:
-        return tracer().const(kind, float(x))
-    low, high = (-(1 << kind.dtype.bits - 1) if kind.dtype.kind == "i" else 0), (1 << kind.dtype.bits) - 1
-    if not isinstance(x, int) or not low <= x <= high:
-        raise KernelError(f"{where_traced()}: {x!r} is no {kind.dtype}")
+    if kind.dtype.is_float and isinstance(x, int):
+        x = float(x)
     return tracer().const(kind, x)
 
 
 def match_lanes(a: V, b: V) -> tuple[V, V]:
     if a.lanes == b.lanes:
         return a, b
+    if 1 not in (a.lanes, b.lanes):
+        raise KernelError(f"{where_traced()}: mixes {a.type} with {b.type}: the lanes differ")
     return (splat(a, b.lanes), b) if a.lanes == 1 else (a, splat(b, a.lanes))
 
 
@@ -294,15 +327,17 @@ class Acc:
     """A value that survives iterations: `a += x`, `a.value = x`."""
 
     def __init__(self, init: V) -> None:
-        self._depth, self._now = len(tracer().scopes) - 1, init
+        self._home, self._now = tracer().scopes[-1], init
 
     @property
     def value(self) -> V:
         """The value here and now. In a loop that began after the acc did, it becomes one that the loop carries."""
         scopes = tracer().scopes
-        for scope in scopes[self._depth + 1 :]:
+        if self._home not in scopes:
+            raise KernelError(f"{where_traced()}: an acc made in a loop ends with it")
+        for scope in scopes[scopes.index(self._home) + 1 :]:
             if self not in scope.carried:
-                param = V(self._now.type)
+                param = V(self._now.type, scope)
                 scope.carried[self] = (param, self._now)
                 self._now = param
         return self._now
@@ -329,20 +364,27 @@ def acc(dtype: DType = f32, lanes: int = LANES, init: float = 0) -> Acc:
 
 def index(x: Any) -> V:
     """A position or length: an i64."""
-    return convert(x, i64)
+    x = convert(x, i64)
+    if x.lanes > 1:
+        raise KernelError(f"{where_traced()}: a position or length is a scalar, not {x.type}")
+    return x
 
 
 def loop(lo: Any, hi: Any = None, step: Any = 1) -> Iterator[V]:
     """A loop in the machine code: for i in loop(n), loop(lo, hi), loop(lo, hi, step). Its body is traced once."""
     lo, hi = (0, lo) if hi is None else (lo, hi)
-    t, i = tracer(), V(Type(i64))
     bounds = (index(lo), index(hi), index(step))
-    t.scopes.append(Scope())
+    t, scope = tracer(), Scope(where_traced())
+    i = V(Type(i64), scope)
+    t.scopes.append(scope)
     yield i
-    scope = t.scopes.pop()
+    if t.scopes[-1] is not scope:
+        raise KernelError(f"{t.scopes[-1].where}: break and return do not leave a loop")
+    scope.is_open = False
+    t.scopes.pop()
     params, inits = (tuple(pair[side] for pair in scope.carried.values()) for side in (0, 1))
     yields = tuple(a.value for a in scope.carried)
-    results = tuple(V(p.type) for p in params)
+    results = tuple(V(p.type, t.scopes[-1]) for p in params)
     t.scopes[-1].body.append(Loop(i, bounds, params, inits, tuple(scope.body), yields, results))
     for a, result in zip(scope.carried, results, strict=True):
         a.leave(result)
@@ -350,7 +392,7 @@ def loop(lo: Any, hi: Any = None, step: Any = 1) -> Iterator[V]:
 
 def when(cond: V) -> Iterator[None]:
     """for _ in when(cond): the body runs if cond holds."""
-    for _ in loop(0, tracer().emit("convert", cond, to=i64)):
+    for _ in loop(0, cond):
         yield
 
 
@@ -383,7 +425,7 @@ class Row:
 
     def at(self, i: Any) -> Row:
         """The row that begins at element i."""
-        return self.past(i * self.dtype.bytes)
+        return self.past((i if isinstance(i, int) else index(i)) * self.dtype.bytes)
 
     def past(self, n_bytes: Any, dtype: DType | None = None) -> Row:
         """The row of dtype that begins so many bytes further."""

@@ -6,19 +6,31 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from satchel.base.dtypes import DType, f32
+from satchel.base.dtypes import DType, bf16, f16, f32, f64
 from satchel.base.errors import KernelError
 from satchel.lang.ir import Function, Inst, Loop, Stmt, Type, Value
+from satchel.lang.primitives import constant_bits
 
-_NAMES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double", "ptr": "ptr"}
+_NAMES = {"f32": "float", "f64": "double", "ptr": "ptr"}
+_SHORT = {f16: "half", bf16: "bfloat"}
+"""Short floats are integers to LLVM (whose own are legal on few targets) but where an instruction takes them."""
 
 
 def scalar(t: DType) -> str:
     return _NAMES.get(t.name) or f"i{t.bits}"
 
 
+def _vector(lanes: int, element: str) -> str:
+    return f"<{lanes} x {element}>" if lanes > 1 else element
+
+
 def type_text(t: Type) -> str:
-    return f"<{t.lanes} x {scalar(t.dtype)}>" if t.lanes > 1 else scalar(t.dtype)
+    return _vector(t.lanes, scalar(t.dtype))
+
+
+def own_type(t: Type) -> str:
+    """The type as LLVM's instructions for it want it: short floats, too, by their name."""
+    return _vector(t.lanes, _SHORT.get(t.dtype) or scalar(t.dtype))
 
 
 def suffix(t: Type) -> str:
@@ -26,20 +38,22 @@ def suffix(t: Type) -> str:
     return "." + (f"v{t.lanes}" if t.lanes > 1 else "") + t.dtype.name.replace("u", "i")
 
 
-def literal(t: DType, x: Any) -> str:
+def literal(t: DType, bits: int) -> str:
     if t.name == "i1":
-        return "true" if x else "false"
-    if not t.is_float:
-        return str(int(x))
-    rounded = struct.unpack("f", struct.pack("f", x))[0] if t is f32 else x
-    return "0x" + struct.pack(">d", rounded).hex().upper()  # LLVM writes a float's value as a double's bits
+        return "true" if bits else "false"
+    if t is f64:
+        return f"0x{bits:016X}"
+    if t is f32:  # LLVM writes a float as the double of the same value
+        (x,) = struct.unpack("<f", struct.pack("<I", bits))
+        return "0x" + struct.pack(">d", x).hex().upper()
+    return str(bits - (1 << t.bits) if t.kind == "i" and bits >> t.bits - 1 else bits)
 
 
 def constant(t: Type, x: Any) -> str:
+    each = [literal(t.dtype, bits) for bits in constant_bits(t, x)]
     if t.lanes == 1:
-        return literal(t.dtype, x)
-    items = x if isinstance(x, tuple) else (x,) * t.lanes
-    return "<" + ", ".join(f"{scalar(t.dtype)} {literal(t.dtype, e)}" for e in items) + ">"
+        return each[0]
+    return "<" + ", ".join(f"{scalar(t.dtype)} {e}" for e in each) + ">"
 
 
 def _arithmetic(op: str) -> Callable[[DType], str]:
@@ -92,84 +106,101 @@ class Printer:
     def typed(self, value: Value) -> str:
         return f"{type_text(value.type)} {self.names[value]}"
 
-    def call(self, name: str, result: Type, args: tuple[Value, ...]) -> str:
-        self.declared.add(f"declare {type_text(result)} @{name}({', '.join(type_text(a.type) for a in args)})")
-        return f"call {type_text(result)} @{name}({', '.join(map(self.typed, args))})"
+    def line(self, right: str) -> str:
+        """Write `%v = right`; the name."""
+        name = "%" + self.fresh()
+        self.lines.append(f"  {name} = {right}")
+        return name
 
-    def text(self, target_lines: str = "") -> str:
+    def own(self, value: Value) -> str:
+        """A value with its type, in the form that instructions for its type take."""
+        wanted = own_type(value.type)
+        if wanted == type_text(value.type):
+            return self.typed(value)
+        return f"{wanted} {self.line(f'bitcast {self.typed(value)} to {wanted}')}"
+
+    def stored(self, t: Type, right: str) -> str:
+        """The instruction whose result, made by `right` in t's own form, is in the form that we keep."""
+        if own_type(t) == type_text(t):
+            return right
+        return f"bitcast {own_type(t)} {self.line(right)} to {type_text(t)}"
+
+    def call(self, name: str, t: Type, args: tuple[Value, ...], *more: str) -> str:
+        """Call an intrinsic; `more` are arguments as LLVM's text."""
+        kinds = [*(own_type(a.type) for a in args), *(m.split()[0] for m in more)]
+        self.declared.add(f"declare {own_type(t)} @{name}({', '.join(kinds)})")
+        given = ", ".join([*map(self.own, args), *more])
+        return self.stored(t, f"call {own_type(t)} @{name}({given})")
+
+    def text(self) -> str:
+        """The function's definition; what it calls is in `declared` then."""
         params = [f"%a{i}" for i in range(len(self.function.params))]
         self.names.update(zip(self.function.params, params, strict=True))
         self.body(self.function.body)
         signature = ", ".join(self.typed(p) for p in self.function.params)
-        out = [target_lines, f"define void @{self.function.name}({signature}) nounwind {{", "entry:"]
-        return "\n".join([*out, *self.lines, "  ret void", "}", *sorted(self.declared), "!0 = !{}", _UNROLL, ""])
+        head = f"define void @{self.function.name}({signature}) nounwind {{"
+        return "\n".join([head, "entry:", *self.lines, "  ret void", "}"])
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for s in body:
             if isinstance(s, Loop):
                 self.loop(s)
             elif s.op == "store":
-                self.lines.append(f"  store {self.typed(s.args[0])}, {self.typed(s.args[1])}, align {_align(s.args[0])}")
+                self.lines.append(f"  store {self.typed(s.args[0])}, {self.typed(s.args[1])}, align {_align(s.args[0].type)}")
             else:
                 self.inst(s)
 
     def inst(self, s: Inst) -> None:
         assert s.result is not None
-        right = self.right_side(s, s.result.type)
-        if s.op == "const" or not right:
-            self.names[s.result] = constant(s.attr("type"), s.attr("value")) if s.op == "const" else self.names[s.args[0]]
-            return
-        self.names[s.result] = name = "%" + self.fresh()
-        self.lines.append(f"  {name} = {right}")
+        if s.op == "const":
+            self.names[s.result] = constant(s.result.type, s.attr("value"))
+        elif s.op in ("convert", "bitcast") and type_text(s.args[0].type) == type_text(s.result.type):
+            self.names[s.result] = self.names[s.args[0]]
+        else:
+            right = self.right_side(s, s.result.type)
+            self.names[s.result] = self.line(right)
 
     def right_side(self, s: Inst, t: Type) -> str:
-        """The instruction; empty where the bits stay as they are."""
+        """The instruction that makes the result."""
         a = s.args
         match s.op:
-            case "const":
-                return ""
             case op if op in INFIX:
                 return f"{INFIX[op](a[0].type.dtype)} {self.typed(a[0])}, {self.names[a[1]]}"
             case "min" | "max":
-                order = INFIX["lt"](t.dtype)
                 x, y = (a[0], a[1]) if s.op == "min" else (a[1], a[0])
-                test = "%" + self.fresh()
-                self.lines.append(f"  {test} = {order} {self.typed(x)}, {self.names[y]}")
-                return f"select {type_text(Type(_BOOL, t.lanes))} {test}, {self.typed(a[0])}, {self.typed(a[1])}"
+                test = self.line(f"{INFIX['lt'](t.dtype)} {self.typed(x)}, {self.names[y]}")
+                kind = _vector(t.lanes, "i1")
+                return f"select {kind} {test}, {self.typed(a[0])}, {self.typed(a[1])}"
             case "select":
                 return "select " + ", ".join(map(self.typed, a))
             case "abs" | "sqrt" if t.dtype.is_float:
                 return self.call(f"llvm.{'fabs' if s.op == 'abs' else 'sqrt'}{suffix(t)}", t, a)
             case "abs":
-                self.declared.add(f"declare {type_text(t)} @llvm.abs{suffix(t)}({type_text(t)}, i1)")
-                return f"call {type_text(t)} @llvm.abs{suffix(t)}({self.typed(a[0])}, i1 false)"
-            case "convert" | "bitcast":
-                return self.change(s, t)
+                return self.call(f"llvm.abs{suffix(t)}", t, a, "i1 false")
+            case "convert":
+                word = conversion(a[0].type.dtype, t.dtype)
+                return self.stored(t, f"{word} {self.own(a[0])} to {own_type(t)}")
+            case "bitcast":
+                return f"bitcast {self.typed(a[0])} to {type_text(t)}"
             case "splat" | "shuffle":
                 return self.rearrange(s)
             case "offset":
                 return f"getelementptr i8, {self.typed(a[0])}, {self.typed(a[1])}"
             case "load":
                 mark = ", !invariant.load !0" if s.attr("constant") else ""
-                return f"load {type_text(t)}, {self.typed(a[0])}, align {min(4, t.dtype.bytes)}{mark}"
+                return f"load {type_text(t)}, {self.typed(a[0])}, align {_align(t)}{mark}"
             case "native":
                 return self.call(s.attr("name").replace("[]", suffix(t)), t, a)
-        raise KernelError(f"{self.function.name}: {s.op} has no LLVM form: lower it first")
-
-    def change(self, s: Inst, t: Type) -> str:
-        old = s.args[0].type
-        if type_text(old) == type_text(t):
-            return ""
-        word = "bitcast" if s.op == "bitcast" else conversion(old.dtype, t.dtype)
-        return f"{word} {self.typed(s.args[0])} to {type_text(t)}"
+            case _:
+                raise KernelError(f"{self.function.name}: {s.op} has no LLVM form: lower it first")
 
     def rearrange(self, s: Inst) -> str:
         kind = s.args[0].type
         if s.op == "splat":
-            wide = f"<{s.attr('lanes')} x {scalar(kind.dtype)}>"
-            first = "%" + self.fresh()
-            self.lines.append(f"  {first} = insertelement {wide} poison, {self.typed(s.args[0])}, i32 0")
-            return f"shufflevector {wide} {first}, {wide} poison, <{s.attr('lanes')} x i32> zeroinitializer"
+            n = s.attr("lanes")
+            wide = f"<{n} x {scalar(kind.dtype)}>"
+            first = self.line(f"insertelement {wide} poison, {self.typed(s.args[0])}, i32 0")
+            return f"shufflevector {wide} {first}, {wide} poison, <{n} x i32> zeroinitializer"
         lanes: tuple[int, ...] = s.attr("lanes")
         if kind.lanes == 1:
             return self.gather(s.args, lanes)
@@ -184,9 +215,7 @@ class Printer:
         wide, last = f"<{len(lanes)} x {scalar(args[0].type.dtype)}>", "poison"
         steps = [f"{self.typed(args[lane])}, i32 {k}" for k, lane in enumerate(lanes)]
         for step in steps[:-1]:
-            name = "%" + self.fresh()
-            self.lines.append(f"  {name} = insertelement {wide} {last}, {step}")
-            last = name
+            last = self.line(f"insertelement {wide} {last}, {step}")
         return f"insertelement {wide} {last}, {steps[-1]}"
 
     def loop(self, s: Loop) -> None:
@@ -211,14 +240,17 @@ class Printer:
         self.block = after
 
 
-def _align(value: Value) -> int:
-    return min(4, value.type.dtype.bytes)
+def _align(t: Type) -> int:
+    """Blocks of a file begin anywhere a half may: what is wider is not aligned to more than 4."""
+    return min(4, t.dtype.bytes)
 
 
-_BOOL = DType("i1", "u", 1)
-_UNROLL = '!1 = distinct !{!1, !2}\n!2 = !{!"llvm.loop.unroll.disable"}'
+_FLAGS = '!0 = !{}\n!1 = distinct !{!1, !2}\n!2 = !{!"llvm.loop.unroll.disable"}\n'
 
 
-def llvm_text(function: Function, triple: str = "") -> str:
-    """The module's text. Raises KernelError on an op that lowering should have replaced."""
-    return Printer(function).text(f'target triple = "{triple}"' if triple else "")
+def llvm_text(*functions: Function) -> str:
+    """A module of these functions. Raises KernelError on an op that lowering should have replaced."""
+    printers = [Printer(f) for f in functions]
+    texts = [p.text() for p in printers]
+    declared = sorted(set[str]().union(*(p.declared for p in printers)))
+    return "\n".join([*texts, *declared, _FLAGS])

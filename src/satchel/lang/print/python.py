@@ -64,7 +64,8 @@ def python_text(function: Function) -> str:
             first, rest = (args[1], args[:1]) if s.op == "store" else (args[0], args[1:])
             rest += [f"T['{s.attr('type')}']"] if s.op == "load" else []
             return f"{first}.{s.op}({', '.join(rest)})"
-        attrs = [f"{k}=D['{v}']" if k == "to" else f"{k}={v!r}" for k, v in s.attrs]
+        tables = {"to": "D", "type": "T"}
+        attrs = [f"{k}={tables[k]}['{v}']" if k in tables else f"{k}={v!r}" for k, v in s.attrs]
         return f"{s.op}_({', '.join(args + attrs)})"
 
     def lines(body: tuple[Stmt, ...], indent: str) -> list[str]:
@@ -79,9 +80,6 @@ def python_text(function: Function) -> str:
                     left = ", ".join(name(p) for p in s.params)
                     out += [f"{indent}    {left} = {', '.join(name(y) for y in s.yields)}"]
                 out += [f"{indent}{name(r)} = {name(p)}" for r, p in zip(s.results, s.params, strict=True)]
-            elif s.op == "const":
-                assert s.result is not None
-                out.append(f"{indent}{name(s.result)} = const_('{s.attr('type')}', {s.attr('value')!r})")
             else:
                 made = f"{name(s.result)} = " if s.result is not None else ""
                 out.append(f"{indent}{made}{right(s)}")
@@ -97,16 +95,12 @@ def python_function(function: Function) -> Callable[[list[Any], int, int], None]
 
     from satchel.lang.ir import DTYPES, parse_type
 
-    def const(kind: str, x: Any) -> Any:
-        t = parse_type(kind)
-        return np.resize(np.array(x).astype(t.dtype.numpy), t.lanes)
-
     class Types(dict[str, Type]):
         def __missing__(self, key: str) -> Type:
             return self.setdefault(key, parse_type(key))
 
     scope: dict[str, Any] = {f"{k}_": p.meaning for k, p in PRIMITIVES.items() if p.meaning}
-    scope |= {"T": Types(), "D": DTYPES, "const_": const, "index_": lambda i: np.array([i], np.int64)}
+    scope |= {"T": Types(), "D": DTYPES, "index_": lambda i: np.array([i], np.int64)}
     scope |= {"nan": float("nan"), "inf": float("inf")}
     exec(compile(python_text(function), f"<{function.name}>", "exec"), scope)
     inner = scope[function.name]
