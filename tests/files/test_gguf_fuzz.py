@@ -119,6 +119,7 @@ def test_every_header_number_set_to_every_odd_value(seeds: list[bytes], tmp_path
     assert attack(tmp_path / "fuzz.gguf", files) > len(files) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["smollm2", "gemma3"])
 def test_damaged_heads_of_real_files(
     model: str, request: pytest.FixtureRequest, tmp_path: Path

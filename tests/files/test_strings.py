@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from itertools import accumulate
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from satchel.base.errors import FileFormatError
+from satchel.files import strings
 from satchel.files.strings import string_starts
 
 pieces = st.one_of(
@@ -50,6 +52,28 @@ def test_many_strings_over_several_stretches() -> None:
     texts[20_000] = b"x" * 300_000
     data = np.frombuffer(stored(texts), np.uint8)
     assert string_starts(data, 0, len(texts)).tolist() == walked(texts, 0)
+
+
+def test_ordinary_strings_are_not_walked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why a large vocabulary opens fast: one hop per array, and a leap per stretch."""
+    calls = {"_hop": 0, "_leap": 0}
+
+    def counted(name: str) -> Callable[..., object]:
+        walk = getattr(strings, name)
+
+        def count(*arguments: object) -> object:
+            calls[name] += 1
+            return walk(*arguments)
+
+        return count
+
+    for name in calls:
+        monkeypatch.setattr(strings, name, counted(name))
+    texts = [f"token {i}".encode() for i in range(100_000)]
+    data = np.frombuffer(stored(texts), np.uint8)
+    assert len(string_starts(data, 0, len(texts))) == 100_001
+    assert calls["_hop"] == 1
+    assert calls["_leap"] <= len(data) // strings.STRETCH + 2
 
 
 @given(texts=st.lists(pieces, min_size=1, max_size=200), cut=st.integers(1, 2**20))

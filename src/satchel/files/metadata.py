@@ -85,16 +85,23 @@ class LazyArray(Sequence[Scalar]):
         if not self.is_strings:
             return self.numpy()[index].item()
         start, end = self._starts[index : index + 2].tolist()
-        return self._text(bytes(self._data[start + 8 : end]), index)
+        try:
+            return bytes(self._data[start + 8 : end]).decode()
+        except UnicodeDecodeError:
+            raise self._not_text(index) from None
 
     def __iter__(self) -> Iterator[Scalar]:
         if not self.is_strings:
             yield from self.numpy().tolist()
             return
-        first, *_ = starts = self._starts.tolist()
+        starts = self._starts.tolist()
+        first, index = starts[0], 0
         content = bytes(self._data[first : starts[-1]])
-        for index, (start, end) in enumerate(pairwise(starts)):
-            yield self._text(content[start - first + 8 : end - first], index)
+        try:
+            for index, (start, end) in enumerate(pairwise(starts)):  # noqa: B007
+                yield content[start - first + 8 : end - first].decode()
+        except UnicodeDecodeError:
+            raise self._not_text(index) from None
 
     def __repr__(self) -> str:
         return f"<{len(self)} {self.element.name.lower()} of {self.key}>"
@@ -110,11 +117,8 @@ class LazyArray(Sequence[Scalar]):
             return numbers.view(np.bool_)
         return numbers
 
-    def _text(self, content: bytes, index: int) -> str:
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            raise FileFormatError(f"key {quote(self.key)}: string {index} is not UTF-8") from None
+    def _not_text(self, index: int) -> FileFormatError:
+        return FileFormatError(f"key {quote(self.key)}: string {index} is not UTF-8")
 
 
 Value: TypeAlias = Scalar | LazyArray

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from satchel.base.errors import FileFormatError
 
-STRETCH = 1 << 17  # bytes guessed at a time, so that they stay in the cache
+STRETCH = 1 << 16  # bytes guessed at a time: small arrays are cheap to make, and stay in the cache
 HOPS = 64  # strings walked one by one after a failed guess
 
 _LENGTH = struct.Struct("<Q")
