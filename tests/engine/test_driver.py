@@ -7,14 +7,14 @@ import time
 from queue import SimpleQueue
 
 import pytest
-from tests.engine.asks import Ask
-from tests.engine.fake import FakeModel
 
 from satchel.base.errors import CancelledError, KernelError
 from satchel.engine.driver import Driver
 from satchel.engine.engine import Engine
 from satchel.engine.request import Delta
 from satchel.engine.stream import Stream
+from tests.engine.asks import Ask
+from tests.engine.fake import FakeModel
 
 
 def start(driver: Driver, prompt: list[int], n: int = 8) -> Stream:

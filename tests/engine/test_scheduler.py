@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.asks import Ask, run
-from tests.engine.fake import FakeModel
 
 from satchel.base.errors import CancelledError, KernelError, MemoryLimitError
 from satchel.engine.engine import Engine
-from satchel.engine.request import Scoring
+from satchel.engine.request import Request, Scoring
 from satchel.engine.sampler import SamplingParams
+from tests.engine.asks import Ask, run
+from tests.engine.fake import FakeModel
 
 PROMPTS = st.lists(st.integers(0, 299), min_size=1, max_size=150)
 SAMPLED = SamplingParams(temperature=1, top_k=5, seed=3)
@@ -85,6 +87,73 @@ def test_a_prompt_shares_steps_with_a_running_answer() -> None:
     assert batch.wanted.tolist() == [0]
     run(engine)
     assert second.answer == expected(list(range(100)), 4)
+
+
+def test_a_long_prompt_leaves_room_for_those_who_came_later() -> None:
+    model = FakeModel(max_batch=16)
+    engine = Engine(model)
+    first, second = Ask(engine, list(range(100))), Ask(engine, [1])
+    engine.submit(first)
+    engine.submit(second)
+    engine.step()
+    assert np.bincount(model.batches[0].sequences).tolist() == [15, 1]
+    assert model.batches[0].wanted.tolist() == [15]
+
+
+def preempting(second: Callable[[Engine], Request]) -> tuple[FakeModel, Engine]:
+    """Two requests of three pages each grow side by side until four pages are not enough."""
+    model = FakeModel(max_batch=2, n_pages=4)
+    engine = Engine(model)
+    engine.submit(Ask(engine, list(range(100)), 60))
+    engine.submit(second(engine))
+    while not engine.scheduler.waiting or model.batches == []:
+        engine.step()
+        engine.scheduler.check()
+    return model, engine
+
+
+def test_a_request_that_has_to_wait_keeps_what_no_one_needs() -> None:
+    ask: list[Ask] = []
+
+    def second(engine: Engine) -> Ask:
+        ask.append(Ask(engine, list(range(130)), 3))
+        return ask[0]
+
+    model, engine = preempting(second)
+    run_before = len(model.batches)
+    run(engine)
+    assert ask[0].answer == expected(list(range(130)), 3)
+    computed = sum(batch.n_tokens for batch in model.batches[:run_before])
+    total = sum(batch.n_tokens for batch in model.batches)
+    assert 0 < total - (159 + 132) <= 70, "only what was lost is computed again"
+    assert computed < 159 + 132
+
+
+def test_scoring_goes_on_where_it_was_when_it_had_to_wait() -> None:
+    scorings: list[Scoring] = []
+
+    def second(engine: Engine) -> Scoring:
+        scorings.append(Scoring(range(150), engine.sequence(), lambda _: None, 300))
+        return scorings[0]
+
+    model, engine = preempting(second)
+    assert 0 < scorings[0].n_read < 150
+    run(engine)
+    rows = [model.logits(range(i + 1)) for i in range(150)]
+    np.testing.assert_array_equal(scorings[0].logits, np.array(rows))
+
+
+def test_two_requests_for_one_sequence_take_turns() -> None:
+    engine = Engine(FakeModel())
+    sequence = engine.sequence(kept=True)
+    first, second, third = (Ask(engine, [n] * 70, 5, sequence=sequence) for n in range(3))
+    for ask in (first, second, third):
+        engine.submit(ask)
+    engine.step()
+    second.cancel()
+    run(engine)
+    assert (first.answer, third.answer) == (expected([0] * 70, 5), expected([2] * 70, 5))
+    assert second.reason == "cancelled"
 
 
 def test_more_requests_than_a_step_has_room_for() -> None:

@@ -47,7 +47,7 @@ class Sequence:
 
         The last token is always left to compute, for it is its logits that tell what follows.
         """
-        pairs = zip(self.tokens[: self.n_cached], tokens[:-1], strict=False)
+        pairs = zip(self.tokens, tokens[:-1], strict=False)
         self.roll_back(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
         self.tokens = list(tokens)
 
