@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cli.fakes import FakeLLM
 
 import satchel
 from satchel.cli.main import main
-from tests.cli.fakes import FakeLLM
 
 
 @dataclass

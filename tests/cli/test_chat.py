@@ -12,9 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from satchel.base.errors import ContextLengthError
 from tests.cli.conftest import Call
 from tests.cli.fakes import FakeLLM
+
+from satchel.base.errors import ContextLengthError
 
 
 def said(llm: FakeLLM) -> list[str]:

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from satchel.base.errors import ContextLengthError
 from tests.cli.conftest import Call
 from tests.cli.fakes import FakeLLM
+
+from satchel.base.errors import ContextLengthError
 
 
 def test_tokens_go_to_stdout_and_timings_to_stderr(llm: FakeLLM, call: Call) -> None:
