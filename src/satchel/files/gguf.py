@@ -163,7 +163,7 @@ def _read_version(cursor: Cursor) -> int:
         raise FileFormatError("this is a Git LFS pointer, not the model; run git lfs pull")
     if head[:4] != MAGIC:
         raise FileFormatError(f"not a GGUF file: it starts with {head[:4]!r}, not {MAGIC!r}")
-    cursor.skip(4, "the magic")
+    cursor.advance(4, "the magic")
     version = cursor.u32("the version")
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
     if version not in VERSIONS and swapped in (1, *VERSIONS):

@@ -213,7 +213,7 @@ class Cursor:
     def left(self) -> int:
         return self.size - self.position
 
-    def skip(self, n_bytes: int, what: str) -> int:
+    def advance(self, n_bytes: int, what: str) -> int:
         """Move over `n_bytes` and return where they start."""
         start = self.position
         if n_bytes > self.size - start:
@@ -225,15 +225,15 @@ class Cursor:
         return start
 
     def u32(self, what: str) -> int:
-        start = self.skip(4, what)
+        start = self.advance(4, what)
         return int.from_bytes(self._view[start : start + 4], "little")
 
     def u64(self, what: str) -> int:
-        start = self.skip(8, what)
+        start = self.advance(8, what)
         return int.from_bytes(self._view[start : start + 8], "little")
 
     def text(self, what: str) -> str:
-        start = self.skip(self.u64(f"the length of {what}"), what)
+        start = self.advance(self.u64(f"the length of {what}"), what)
         try:
             return str(self._view[start : self.position], "utf-8")
         except UnicodeDecodeError:
@@ -256,12 +256,12 @@ class Cursor:
             case ValueType.ARRAY:
                 return self._array(key)
             case ValueType.BOOL:
-                number = self._view[self.skip(1, "a truth value")]
+                number = self._view[self.advance(1, "a truth value")]
                 if number > 1:
                     raise FileFormatError(f"the truth value is {number}, neither 0 nor 1")
                 return bool(number)
             case _:
-                start = self.skip(kind.dtype.itemsize, "a number")
+                start = self.advance(kind.dtype.itemsize, "a number")
                 return self.data[start : self.position].view(kind.dtype)[0].item()
 
     def _array(self, key: str) -> LazyArray:
@@ -273,5 +273,5 @@ class Cursor:
             starts = string_starts(self.data, self.position, count)
             self.position = int(starts[-1])
             return LazyArray(key, element, self.data, starts)
-        start = self.skip(count * element.dtype.itemsize, f"an array of {count} elements")
+        start = self.advance(count * element.dtype.itemsize, f"an array of {count} elements")
         return LazyArray(key, element, self.data[start : self.position], np.empty(0, np.int64))
