@@ -80,6 +80,7 @@ class Lowering:
     weights: dict[str, Weight] = field(default_factory=dict[str, Weight])
     ready: dict[str, int] = field(default_factory=dict[str, int])  # buffer -> the phase after its last writer
     group_tokens: int = 0  # tokens in a tile of attention
+    run_lengths: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])  # (scalar, rows of a run)
 
     def buffer(self, name: str, n_bytes: int, kind: str) -> str:
         self.buffers[name] = Buffer(name, n_bytes, kind)
@@ -124,8 +125,30 @@ class Lowering:
         note = node.op if node.layer is None else f"layer {node.layer}: {node.op}"
         self.steps.append(Step(build.name, slots, tiles, phase, note))
 
+    def runs(self, node: Node, factor: int, length: int) -> Count:
+        """So many tiles for each run of `length` rows."""
+        scalar, most = self.rows(node)
+        if length >= most:
+            return Count(factor)
+        self.run_lengths.add((scalar, length))
+        return Count(factor, runs_name(scalar, length))
+
     def each_row(self, node: Node) -> Count:
         return Count(1, self.rows(node)[0])
+
+
+def runs_name(scalar: str, length: int) -> str:
+    """The scalar that counts runs of so many rows."""
+    return f"{scalar}_by_{length}"
+
+
+def scalars_of(plan: Plan, counts: dict[str, int]) -> dict[str, int]:
+    """All scalars of a plan, given those that are not counts of runs."""
+    found: dict[str, int] = {}
+    for name in plan.scalars:
+        base, by, length = name.partition("_by_")
+        found[name] = -(-counts[base] // int(length)) if by else counts[base]
+    return found
 
 
 def code_bytes(width: int) -> int:
@@ -176,7 +199,8 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
     _name_output(low, low.places[graph.outputs[0]].buffer)
     steps = tuple(sorted(low.steps, key=lambda s: s.phase))
     buffers = plan_memory(tuple(low.buffers.values()), steps)
-    plan = Plan(steps, buffers, ("tokens", "wanted", "groups"), dict.fromkeys(low.builds, "unbuilt"))
+    runs = sorted(runs_name(*key) for key in low.run_lengths)
+    plan = Plan(steps, buffers, ("tokens", "wanted", "groups", *runs), dict.fromkeys(low.builds, "unbuilt"))
     return Lowered(plan.check(), low.builds, low.weights, low.group_tokens)
 
 
@@ -260,6 +284,9 @@ def lower_product(low: Lowering, node: Node) -> None:
     gate = str(node["gate"]) or None
     residual = low.places[others[-1]] if node["residual"] else None
     shape = matmul.pass_shape(low.target.bits, low.target.registers)
+    digits = int(str(x.attrs.get("digits", 1)))
+    x_bytes = code_bytes(int(x.shape[-1])) if reads_codes(node) else 4 * source.stride
+    length = min(matmul.run_length(digits * x_bytes), low.rows(node)[1])
     column = 0
     for run in ([weights] if gate else same_format_runs(weights)):
         layout, recipe = packed(run[0].dtype), matrix_of(tuple(run), interleaved=gate is not None)
@@ -269,12 +296,11 @@ def lower_product(low: Lowering, node: Node) -> None:
         tiles = sum(-(-r // ROWS) for r in (recipe.rows[:1] if gate else recipe.rows))
         place = Place(out.buffer, out.stride, out.offset + 4 * column)
         blocks = recipe.columns // layout.elements
-        x_bytes = code_bytes(recipe.columns) if reads_codes(node) else 4 * source.stride
         args = {"y": place, "w": low.weight("/".join(recipe.tensors), recipe), "x": source, "bias": bias,
-                "residual": residual or NONE, "n_blocks": blocks, "n_tokens": low.rows(node)[0], "x_bytes": x_bytes,
+                "residual": residual or NONE, "n_blocks": blocks, "n_tiles": tiles, "n_tokens": low.rows(node)[0], "run": length, "x_bytes": x_bytes,
                 "y_stride": out.stride, "residual_stride": residual.stride if residual else 0}  # fmt: skip
-        low.step(matmul.matmul, node, Count(tiles), out, args, format=run[0].dtype, gate=gate,
-                 has_bias=bool(biases), has_residual=residual is not None, digits=x.attrs.get("digits", 1), **shape)  # fmt: skip
+        low.step(matmul.matmul, node, low.runs(node, tiles, length), out, args, format=run[0].dtype, gate=gate,
+                 has_bias=bool(biases), has_residual=residual is not None, digits=digits, **shape)  # fmt: skip
         column += sum(recipe.rows)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from satchel.archs import trace
 from satchel.base.errors import OptionError
 from satchel.base.options import options
-from satchel.compiler.lower import Limits, Lowered, max_pages
+from satchel.compiler.lower import Limits, Lowered, max_pages, scalars_of
 from satchel.compiler.packing import PackedWeights
 from satchel.compiler.pipeline import compile_graph, object_request
 from satchel.files.checkpoint import Checkpoint
@@ -118,7 +118,8 @@ class CompiledModel:
         tables[: len(batch.tables), : batch.tables.shape[1]] = batch.tables[:, :width]
         groups = query_groups(batch.sequences, batch.positions, self._group_tokens)
         inputs["groups"][: groups.size] = groups.reshape(-1)
-        return self.executor.run({"tokens": n, "wanted": len(batch.wanted), "groups": len(groups)}, profile)
+        counts = {"tokens": n, "wanted": len(batch.wanted), "groups": len(groups)}
+        return self.executor.run(scalars_of(self.plan, counts), profile)
 
     def close(self) -> None:
         self.executor.close()

@@ -121,7 +121,7 @@ def attend(
             position = j * PAGE
             page = page_address(kv, tables, sequence, position, max_pages, n_kv * head_bytes(head_dim))
             page = page.past(h * head_bytes(head_dim))
-            for row, width in token_runs(n_tokens * per_kv, widths):
+            for row, width in token_runs(0, n_tokens * per_kv, widths):
                 at = [places(row + i) for i in range(width)]
                 states = [own.at((row + i) * STATE) for i in range(width)]
                 found = scores([q.at(t * (n_kv * per_kv * head_dim) + head) for t, head in at], page, head_dim)

@@ -1,8 +1,8 @@
 """y = x W^T over packed weights: matrix x vector and matrix x matrix in one source, for every format.
 
-A tile is 16 rows of W (or 16 of the gate and 16 of the up matrix) for all tokens of the step. Tokens are taken several at a
-time, so that a line of weights is unpacked once for all of them; each (row, token) adds its groups in one order, whatever the
-number of tokens beside it, so the result's bits do not depend on the batch.
+A tile is 16 rows of W (or 16 of the gate and 16 of the up matrix) for a run of the step's tokens. Tokens are taken several at
+a time, so that a line of weights is unpacked once for all of them; each (row, token) adds its groups in one order, whatever
+the number of tokens beside it, so the result's bits do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from satchel.kernels.activation import gelu, silu
 from satchel.kernels.quantize import ALL, BLOCK_BYTES, CODES, FIRST, LAST, SCALE, SCALED_SUMS, SUMS
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, dot4, muladd, splat_bytes
-from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, size, splat
+from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, minimum, size, splat
 
 GATES = {"silu": silu, "gelu": gelu}
 
@@ -145,11 +145,10 @@ def add_digits(parts: list[V], digits: int) -> list[V]:
     return [sum(parts[i + 1 : i + digits], start=parts[i]) for i in range(0, len(parts), digits)]
 
 
-def token_runs(n_tokens: V, widths: tuple[int, ...]) -> Iterator[tuple[V, int]]:
-    """All tokens, first as many at a time as the widest pass takes, the rest by narrower ones: (first token, width)."""
-    begin: V | int = 0
+def token_runs(begin: Any, until: V, widths: tuple[int, ...]) -> Iterator[tuple[V, int]]:
+    """Tokens begin .. until, first as many at a time as the widest pass takes, the rest by narrower ones: (first, width)."""
     for width in widths:
-        end = n_tokens - (n_tokens - begin) % width if width > 1 else n_tokens
+        end = until - (until - begin) % width if width > 1 else until
         for t in loop(begin, end, width):
             yield t, width
         begin = end
@@ -158,11 +157,13 @@ def token_runs(n_tokens: V, widths: tuple[int, ...]) -> Iterator[tuple[V, int]]:
 @kernel
 def matmul(
     lo: size, hi: size, y: Out[f32], w: In[u8], x: In[u8], bias: In[f32], residual: In[f32],
-    n_blocks: size, n_tokens: size, x_bytes: size, y_stride: size, residual_stride: size,
+    n_blocks: size, n_tiles: size, n_tokens: size, run: size, x_bytes: size, y_stride: size, residual_stride: size,
     *, format: str, widths: tuple[int, ...], lanes: int, gate: str | None = None, has_bias: bool = False,
     has_residual: bool = False, digits: int = 1,
 ):  # fmt: skip
-    """Tile r: y[t, 16r .. 16r+15] = W[those rows] . x[t] + bias + residual[t], for each token t of n_tokens.
+    """Tile i * n_tiles + r: y[t, 16r .. 16r+15] = W[those rows] . x[t] + bias + residual[t], for tokens t of run i.
+
+    The n_tokens tokens are cut into runs of `run`, whose x a core's cache holds while all rows pass by.
 
     x: a row a token and digit, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for plain formats. With a gate, tile r of w
     is 16 rows of the gate and 16 of the up matrix, and y = gate(g . x) * (u . x).
@@ -170,12 +171,13 @@ def matmul(
     layout = packed(format)
     tile_bytes = n_blocks * layout.bytes
     for tile in loop(lo, hi):
-        rows = w.past(tile * tile_bytes * (2 if gate else 1))
-        for t, width in token_runs(n_tokens, widths):
+        r, begin = tile % n_tiles, tile // n_tiles * run
+        rows = w.past(r * tile_bytes * (2 if gate else 1))
+        for t, width in token_runs(begin, minimum(begin + run, n_tokens), widths):
             tokens = [x.past(t * (digits * x_bytes) + x_bytes * i) for i in range(width * digits)]
             step = ROWS if width == 1 else lanes
             for at in range(0, ROWS, step):
-                half, column = Half(at, step), tile * ROWS + at
+                half, column = Half(at, step), r * ROWS + at
                 out = add_digits(products(layout, rows, tokens, n_blocks, half), digits)
                 if gate:
                     up = add_digits(products(layout, rows.past(tile_bytes), tokens, n_blocks, half), digits)
@@ -184,6 +186,15 @@ def matmul(
                     v = v + bias.load(column, step) if has_bias else v
                     v = v + residual.load((t + i) * residual_stride + column, step) if has_residual else v
                     y.store(v, (t + i) * y_stride + column)
+
+
+CACHE_BYTES = 384 << 10
+"""What a run's x may take of a core's second-level cache."""
+
+
+def run_length(row_bytes: int) -> int:
+    """Tokens in a run, for rows of x of so many bytes: a multiple of the widest pass, at least 16."""
+    return max(16, CACHE_BYTES // row_bytes // 8 * 8)
 
 
 def pass_shape(bits: int, registers: int) -> dict[str, Any]:
