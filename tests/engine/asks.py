@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from typing import Any
 
+from tests.engine.fake import Letters
+
 from satchel.engine.engine import Engine
 from satchel.engine.request import Delta, Generation
 from satchel.engine.sampler import Sampler, SamplingParams
 from satchel.engine.sequence import Sequence
-from tests.engine.fake import Letters
 
 GREEDY = SamplingParams(temperature=0)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from tests.engine.asks import Ask
+from tests.engine.fake import FakeModel
 
 from satchel.base.errors import CancelledError, KernelError
+from satchel.base.options import child_environment
 from satchel.engine.driver import Driver
 from satchel.engine.engine import Engine
 from satchel.engine.request import Delta
 from satchel.engine.stream import Stream
-from tests.engine.asks import Ask
-from tests.engine.fake import FakeModel
+
+ROOT = Path(__file__).parents[2]
 
 
 def start(driver: Driver, prompt: list[int], n: int = 8) -> Stream:
@@ -129,3 +137,30 @@ def test_a_cancelled_stream_ends_with_its_stats() -> None:
     assert pieces[-1].stats is not None
     assert pieces[-1].stats.finish_reason == "cancelled"
     assert stream.result().tokens == stream.tokens
+
+
+def test_an_interrupt_ends_the_answer_and_nothing_else() -> None:
+    driver = Driver(Engine(Slow(context_length=1024)))
+    timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    with start(driver, [1], 1000) as stream:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            stream.result()
+    assert stream.stats is not None
+    assert stream.stats.finish_reason == "cancelled"
+    assert len(start(driver, [1]).result().tokens) == 8
+
+
+def test_a_program_may_end_while_the_model_speaks() -> None:
+    code = """
+import time
+from tests.engine.test_driver import Driver, Engine, Slow, start
+stream = start(Driver(Engine(Slow(context_length=100_000, n_pages=2000))), [1], 90_000)
+next(stream)
+print("bye")
+"""
+    environment = child_environment({"PYTHONPATH": os.pathsep.join(["src", "."])})
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60, capture_output=True
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"bye\n", b"")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.engine.asks import Ask, run
+from tests.engine.fake import FakeModel
 
 from satchel.base.errors import CancelledError, KernelError, MemoryLimitError
 from satchel.engine.engine import Engine
 from satchel.engine.request import Request, Scoring
 from satchel.engine.sampler import SamplingParams
-from tests.engine.asks import Ask, run
-from tests.engine.fake import FakeModel
 
 PROMPTS = st.lists(st.integers(0, 299), min_size=1, max_size=150)
 SAMPLED = SamplingParams(temperature=1, top_k=5, seed=3)
