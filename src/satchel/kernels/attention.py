@@ -142,9 +142,11 @@ def positive(x: V) -> V:
 
 
 def group_shape(per_kv: int, bits: int, registers: int) -> dict[str, Any]:
-    """How many tokens a tile takes and how many rows at once, for a target's registers."""
-    most = 4 if bits * registers >= 512 * 32 else 1
-    return {"group_tokens": max(1, 16 // per_kv), "widths": tuple(sorted({most, min(2, most), 1, min(per_kv, most)}, reverse=True))}
+    """How many tokens a tile takes, and how many rows at once: as many whole tokens' heads as the registers hold."""
+    most = 6 if bits * registers >= 512 * 32 else 1
+    whole = most // per_kv * per_kv or most
+    widths = tuple(sorted({whole, min(per_kv, most), min(2, most), 1}, reverse=True))
+    return {"group_tokens": max(1, 24 // per_kv), "widths": widths}
 
 
 def scratch_bytes(n_groups: int, n_kv: int, per_kv: int, group_tokens: int) -> int:
