@@ -283,8 +283,8 @@ def lower_product(low: Lowering, node: Node) -> None:
     out, source = low.new(node), low.places[x]
     gate = str(node["gate"]) or None
     residual = low.places[others[-1]] if node["residual"] else None
-    shape = matmul.pass_shape(low.target.bits, low.target.registers)
     digits = int(str(x.attrs.get("digits", 1)))
+    shape = matmul.pass_shape(low.target.bits, low.target.registers, digits)
     x_bytes = code_bytes(int(x.shape[-1])) if reads_codes(node) else 4 * source.stride
     length = min(matmul.run_length(digits * x_bytes), low.rows(node)[1])
     column = 0

@@ -197,7 +197,8 @@ def run_length(row_bytes: int) -> int:
     return max(16, CACHE_BYTES // row_bytes // 8 * 8)
 
 
-def pass_shape(bits: int, registers: int) -> dict[str, Any]:
+def pass_shape(bits: int, registers: int, digits: int) -> dict[str, Any]:
     """The widths and lanes of a pass over tokens that keep a target's registers full and not more."""
     lanes = min(16, bits // 32 * (2 if bits == 128 and registers == 32 else 1))
-    return {"widths": (8, 4, 2, 1) if registers >= 32 else (4, 2, 1), "lanes": lanes}
+    most = (8 if registers >= 32 else 4) // digits
+    return {"widths": tuple(w for w in (8, 4, 2, 1) if w <= most), "lanes": lanes}
