@@ -48,9 +48,11 @@ def download(requirement: str, folder: Path, progress: Callable[[int], None]) ->
             stderr=said,
             env=child_environment({"TMPDIR": temporary, "TEMP": temporary, "TMP": temporary}),
         )
+        most = 0  # in the end pip moves the file away, which is no step back
         try:
             while pip.poll() is None:
-                progress(_bytes_below(Path(temporary)))
+                most = max(most, _bytes_below(Path(temporary)))
+                progress(most)
                 time.sleep(POLL_S)
         finally:
             if pip.poll() is None:
