@@ -254,4 +254,7 @@ def result_type(op: str, types: tuple[Type, ...], attrs: Attrs) -> Type:
     primitive = PRIMITIVES[op]
     if len(types) != (primitive.n_args or len(types)) or (op == "shuffle" and not types):
         raise KernelError(f"takes {primitive.n_args} arguments, not {len(types)}")
-    return primitive.type(types, dict(attrs))
+    try:
+        return primitive.type(types, dict(attrs))
+    except KeyError as e:
+        raise KernelError(f"lacks its attribute {e}") from None
