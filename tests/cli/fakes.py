@@ -58,6 +58,7 @@ class FakeLLM:
         self.options: dict[str, Any] = {}
         self.loaded: dict[str, Any] = {}
         self.messages: list[Any] = []
+        self.refusal: Exception | None = None
         self.streams: list[FakeStream] = []
 
     def open(self, model: str, **named: Any) -> FakeLLM:
@@ -66,6 +67,8 @@ class FakeLLM:
 
     def _stream(self, kind: str, asked: Any, options: dict[str, Any]) -> FakeStream:
         self.asked.append((kind, asked))
+        if self.refusal:
+            raise self.refusal
         self.options = options
         self.streams.append(FakeStream(self.answers.pop(0) if self.answers else ["Yes."]))
         return self.streams[-1]

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.cli.fakes import FakeLLM
 
-from satchel.base.errors import ContextLengthError
+from satchel.base.errors import ContextLengthError, TemplateError
 
 
 def test_tokens_go_to_stdout_and_timings_to_stderr(llm: FakeLLM, call: Call) -> None:
@@ -61,6 +61,13 @@ def test_errors_are_one_line_and_a_code(llm: FakeLLM, call: Call) -> None:
     assert llm.streams[-1].closed
     assert call("run", "m", "x", "--top-k", "no").code == 2
     assert call().code == 2
+
+
+def test_a_model_without_a_template(llm: FakeLLM, call: Call) -> None:
+    llm.refusal = TemplateError("it has no chat template; complete a plain prompt instead")
+    failed = call("run", "m", "x")
+    assert (failed.code, failed.out) == (1, "")
+    assert failed.err.endswith("complete a plain prompt instead (with --raw)\n")
 
 
 def test_a_mistyped_variable_is_told(

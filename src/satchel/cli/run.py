@@ -5,33 +5,43 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import satchel
 from satchel.base import log
-from satchel.base.errors import OptionError
+from satchel.base.errors import OptionError, TemplateError
 from satchel.cli.flags import answer_options
 from satchel.cli.output import timings, write_stream
+
+if TYPE_CHECKING:
+    from satchel.api import LLM, Stream
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the model's answer to stdout, its timings to stderr."""
     prompt = read_prompt(args)
-    options = answer_options(args)
     if args.raw and args.system_prompt:
         raise OptionError("--system-prompt needs the chat template that --raw leaves out")
     with satchel.load(args.model, context=args.ctx_size, threads=args.threads, parallel=1) as llm:
-        if args.raw:
-            stream = llm.stream(prompt, **options)
-        else:
-            said = [{"role": "user", "content": prompt}]
-            if args.system_prompt:
-                said.insert(0, {"role": "system", "content": args.system_prompt})
-            stream = llm.chat_stream(said, **options)
-        with stream:
+        with start(llm, args, prompt) as stream:
             stats = write_stream(stream)
     if not args.quiet:
         log.note(timings(stats))
     return 0
+
+
+def start(llm: LLM, args: argparse.Namespace, prompt: str) -> Stream:
+    """The answer in the making. Raises as `LLM.chat` does, and says what flag may help."""
+    options = answer_options(args)
+    if args.raw:
+        return llm.stream(prompt, **options)
+    said = [{"role": "user", "content": prompt}]
+    if args.system_prompt:
+        said.insert(0, {"role": "system", "content": args.system_prompt})
+    try:
+        return llm.chat_stream(said, **options)
+    except TemplateError as error:
+        raise TemplateError(f"{error} (with --raw)") from None
 
 
 def read_prompt(args: argparse.Namespace) -> str:
