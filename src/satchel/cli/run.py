@@ -22,9 +22,11 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
     if args.raw and args.system_prompt:
         raise OptionError("--system-prompt needs the chat template that --raw leaves out")
-    with satchel.load(args.model, context=args.ctx_size, threads=args.threads, parallel=1) as llm:
-        with start(llm, args, prompt) as stream:
-            stats = write_stream(stream)
+    with (
+        satchel.load(args.model, context=args.ctx_size, threads=args.threads, parallel=1) as llm,
+        start(llm, args, prompt) as stream,
+    ):
+        stats = write_stream(stream)
     if not args.quiet:
         log.note(timings(stats))
     return 0
