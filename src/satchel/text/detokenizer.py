@@ -1,0 +1,34 @@
+"""Tokens to text as they come: no character is given out before all of its bytes are there."""
+
+from __future__ import annotations
+
+import codecs
+
+from satchel.text.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """Turns one stream of tokens into text; all texts together are what `decode` makes of them.
+
+    A stream that goes on after a prompt keeps its first space. With `at_start` the tokens are a
+    text of their own, and the space that some models put before a text is dropped.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special: bool = True, at_start: bool = False
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._at_start = at_start
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        """The text that the token completes, often "". Raises TextError for an unknown id."""
+        piece = self._tokenizer.decode_bytes([token], self._skip_special, self._at_start)
+        if self._at_start and self._tokenizer.decode_bytes([token], self._skip_special):
+            self._at_start = False
+        return self._decoder.decode(piece)
+
+    def flush(self) -> str:
+        """What is left at the end: U+FFFD when a character was never completed, else ""."""
+        return self._decoder.decode(b"", final=True)
