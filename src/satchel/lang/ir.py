@@ -7,6 +7,7 @@ and `store` touch, and no jump.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -180,7 +181,7 @@ def parse(text: str) -> Function:
     params = tuple(reader.define(p) for p in head[2].split(", ") if p)
     body = reader.body("  ")
     if reader.at != len(lines):
-        raise KernelError(f"line {reader.at + 1}: {lines[reader.at].strip()!r} belongs to no loop")
+        raise reader.error(f"{lines[reader.at].strip()!r} belongs to no loop")
     return Function(head[1], params, body)
 
 
@@ -191,14 +192,27 @@ class _Reader:
         self.lines, self.at = lines, 1
         self.values: dict[str, Value] = {}
 
+    def error(self, what: str) -> KernelError:
+        return KernelError(f"line {self.at + 1}: {what}")
+
+    def next(self, start: str) -> list[str]:
+        """The comma-separated words of the next line, which begins with `start`."""
+        line = self.lines[self.at].strip() if self.at < len(self.lines) else ""
+        if line.split(" ")[0].rstrip(",") != start:
+            raise self.error(f"a loop's {start!r} is missing")
+        self.at += 1
+        return [word for word in line.removeprefix(start).strip(" ,").split(", ") if word]
+
     def define(self, text: str) -> Value:
         name, _, kind = text.partition(": ")
+        if not re.fullmatch(r"%\d+", name) or name in self.values:
+            raise self.error(f"{name!r} can't name a new value")
         self.values[name] = value = Value(parse_type(kind))
         return value
 
     def use(self, name: str) -> Value:
         if name not in self.values:
-            raise KernelError(f"line {self.at + 1}: {name} is used before it is made")
+            raise self.error(f"{name} is used before it is made")
         return self.values[name]
 
     def body(self, indent: str) -> tuple[Stmt, ...]:
@@ -213,50 +227,50 @@ class _Reader:
     def inst(self, line: str) -> Inst:
         match = re.fullmatch(r"(?:(%\d+: \w+) = )?(\w+)((?: %\d+)*)(?: \{(.*)\})?", line)
         if match is None:
-            raise KernelError(f"line {self.at + 1}: {line!r} is no statement")
+            raise self.error(f"{line!r} is no statement")
         args = tuple(self.use(a) for a in match[3].split())
-        attrs = _parse_attrs(match[4]) if match[4] else ()
+        attrs = self.attrs(match[4]) if match[4] else ()
+        result = self.define(match[1]) if match[1] else None
         self.at += 1
-        return Inst(match[2], args, attrs, self.define(match[1]) if match[1] else None)
+        return Inst(match[2], args, attrs, result)
 
     def loop(self, line: str, indent: str) -> Loop:
-        first, *carried = line.removeprefix("loop ").split(", ")
-        index, _, bounds = first.partition(" = ")
-        lo, hi, step = (self.use(b) for b in bounds.split())
-        pairs = [c.partition(" = ") for c in carried]
-        inits = tuple(self.use(init) for _, _, init in pairs)
-        params = tuple(self.define(p) for p, _, _ in pairs)
-        at = self.define(index)
+        match = re.fullmatch(r"loop (%\d+: i64) = (%\d+) (%\d+) (%\d+)((?:, %\d+: \w+ = %\d+)*)", line)
+        if match is None:
+            raise self.error(f"{line!r} is no loop")
+        pairs = [c.split(" = ") for c in match[5].split(", ")[1:]]
+        inits = tuple(self.use(init) for _, init in pairs)
+        bounds = (self.use(match[2]), self.use(match[3]), self.use(match[4]))
+        index = self.define(match[1])
+        params = tuple(self.define(p) for p, _ in pairs)
         self.at += 1
         body = self.body(indent + "  ")
-        yields = tuple(self.use(y) for y in self.lines[self.at].strip().split(", ")[1:])
-        self.at += 1
-        results: tuple[Value, ...] = ()
-        if yields:
-            results = tuple(self.define(r) for r in self.lines[self.at].strip().removeprefix("then ").split(", "))
-            self.at += 1
-        return Loop(at, (lo, hi, step), params, inits, body, yields, results)
+        yields = tuple(self.use(y) for y in self.next("yield"))
+        results = tuple(self.define(r) for r in self.next("then")) if yields else ()
+        if not len(params) == len(yields) == len(results):
+            raise self.error("a loop yields as many values as it carries")
+        return Loop(index, bounds, params, inits, body, yields, results)
+
+    def attrs(self, text: str) -> Attrs:
+        try:
+            call = ast.parse(f"f({text})", mode="eval").body
+            pairs = call.keywords if isinstance(call, ast.Call) else []
+            return tuple((k.arg or "", _literal(k.value, k.arg == "to")) for k in pairs)
+        except (SyntaxError, ValueError) as e:
+            raise self.error(f"{text!r} are no attributes: {e}") from None
 
 
-def _parse_attrs(text: str) -> Attrs:
-    import ast
-
-    call = ast.parse(f"f({text})", mode="eval").body
-    assert isinstance(call, ast.Call)
-    return tuple((k.arg or "", _literal(k.value, k.arg == "to")) for k in call.keywords)
-
-
-def _literal(node: Any, is_dtype: bool = False) -> Any:
+def _literal(node: ast.expr, is_dtype: bool = False) -> Any:
     """A literal of an attribute; types, nan and inf are bare words."""
-    import ast
-
-    if isinstance(node, ast.Name):
-        if node.id in ("nan", "inf"):
+    match node:
+        case ast.Name("nan" | "inf"):
             return float(node.id)
-        kind = parse_type(node.id)
-        return kind.dtype if is_dtype else kind
-    if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Name):
-        return -float(node.operand.id)
-    if isinstance(node, ast.Tuple):
-        return tuple(_literal(e) for e in node.elts)
-    return ast.literal_eval(node)
+        case ast.Name():
+            kind = parse_type(node.id)
+            return kind.dtype if is_dtype else kind
+        case ast.UnaryOp(ast.USub(), ast.Name("inf")):
+            return float("-inf")
+        case ast.Tuple():
+            return tuple(_literal(e) for e in node.elts)
+        case _:
+            return ast.literal_eval(node)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import satchel.lang.rules  # noqa: F401  (adds the rules)
-from satchel.base.dtypes import i64
+from satchel.base.dtypes import f16, i64
 from satchel.base.errors import KernelError
 from satchel.lang.ir import Function, Inst, Loop, Stmt, Type, Value, rebuild
 from satchel.lang.ops import OPS, Op, Rule
@@ -24,15 +24,11 @@ LEGAL = {
 
 def choose_rule(op: Op, inst: Inst, features: Collection[str]) -> Rule | None:
     """The first rule whose features are there and which takes the op's width and attributes; None: use the meaning."""
-    assert inst.result is not None
-    for rule in op.rules:
-        if rule.features <= set(features) and rule.fits(inst.result.type, dict(inst.attrs)):
-            return rule
-    return None
+    return next((r for r in op.rules if r.features <= set(features) and r.takes(inst)), None)
 
 
 def lower(function: Function, features: Collection[str], rule: Rule | None = None) -> Function:
-    """Only primitives are left. `rule` is tried before all others (tests name the one they mean).
+    """Only primitives are left. `rule` is taken wherever it fits (tests name the one they mean).
 
     Raises KernelError on an op that nobody knows.
     """
@@ -47,7 +43,8 @@ def lower(function: Function, features: Collection[str], rule: Rule | None = Non
         op = OPS.get(inst.op)
         if op is None:
             raise KernelError(f"{function.name}: no op is called {inst.op}")
-        chosen = rule if rule is not None and rule in op.rules else choose_rule(op, inst, features)
+        forced = rule is not None and rule in op.rules and rule.takes(inst)
+        chosen = rule if forced else choose_rule(op, inst, features)
         tracer.scopes.append(Scope())
         value = apply(op, chosen, inst, tuple(V_of(a) for a in args))
         body = tuple(tracer.scopes.pop().body)
@@ -78,34 +75,65 @@ def apply(op: Op, rule: Rule | None, inst: Inst, args: tuple[V, ...]) -> V:
 
 
 def check(function: Function, stage: str) -> None:
-    """Every value is made before it is used, every type is right, every op is legal. Raises KernelError saying which not."""
-    known = set(function.params)
+    """All values are made once, before they are used, and not in a loop that has ended; every op is legal and its types right.
 
-    def use(values: tuple[Value, ...], where: str) -> None:
+    Raises KernelError saying which not.
+    """
+    made: set[Value] = set(function.params)
+
+    def refuse(what: str) -> KernelError:
+        return KernelError(f"{function.name}: {what}")
+
+    def define(values: tuple[Value, ...], known: set[Value]) -> None:
+        if not made.isdisjoint(values):
+            raise refuse("a value is made twice")
+        made.update(values)
+        known.update(values)
+
+    def use(values: tuple[Value, ...], known: set[Value], where: str) -> None:
         if not known.issuperset(values):
-            raise KernelError(f"{function.name}: {where} uses a value before it is made")
+            raise refuse(f"{where} uses a value before it is made, or after the loop that made it")
 
-    def visit(body: tuple[Stmt, ...]) -> None:
+    def visit_loop(s: Loop, known: set[Value]) -> None:
+        use((*s.bounds, *s.inits), known, "a loop")
+        if any(b.type != Type(i64) for b in (s.index, *s.bounds)):
+            raise refuse("a loop does not count in i64")
+        inside = set(known)
+        define((s.index, *s.params), inside)
+        visit(s.body, inside)
+        use(s.yields, inside, "a loop's yield")
+        carried = [tuple(v.type for v in values) for values in (s.params, s.inits, s.yields, s.results)]
+        if any(types != carried[0] for types in carried):
+            raise refuse("a loop carries values of changing types")
+        define(s.results, known)
+
+    def visit(body: tuple[Stmt, ...], known: set[Value]) -> None:
         for s in body:
             if isinstance(s, Loop):
-                use((*s.bounds, *s.inits), "a loop")
-                types = [(p.type, i.type, y.type) for p, i, y in zip(s.params, s.inits, s.yields, strict=True)]
-                if any(len(set(t)) > 1 for t in types) or any(b.type != Type(i64) for b in (s.index, *s.bounds)):
-                    raise KernelError(f"{function.name}: a loop carries a value of changing type, or does not count in i64")
-                known.update((s.index, *s.params))
-                visit(s.body)
-                use(s.yields, "a loop's yield")
-                known.update(s.results)
+                visit_loop(s, known)
                 continue
-            use(s.args, s.op)
-            if s.op not in LEGAL[stage]:
-                raise KernelError(f"{function.name}: {s.op} is not legal once {stage}")
-            made = result_type(s.op, tuple(a.type for a in s.args), s.attrs) if s.op in PRIMITIVES else None
+            use(s.args, known, s.op)
+            try:
+                expected = type_of(s, stage)
+            except KernelError as e:
+                raise refuse(f"{s.op} {e}") from None
+            found = s.result.type if s.result is not None else None
+            if found != expected:
+                raise refuse(f"{s.op} makes {expected or 'nothing'}, not {found or 'nothing'}")
             if s.result is not None:
-                if made is not None and made != s.result.type:
-                    raise KernelError(f"{function.name}: {s.op} makes {made}, not {s.result.type}")
-                known.add(s.result)
+                define((s.result,), known)
 
-    visit(function.body)
+    visit(function.body, set(function.params))
 
 
+def type_of(inst: Inst, stage: str) -> Type | None:
+    """What an instruction makes at a stage; None for a store. Raises KernelError where it is not legal."""
+    if inst.op not in LEGAL[stage]:
+        raise KernelError(f"is not legal once {stage}")
+    types = tuple(a.type for a in inst.args)
+    if inst.op in OPS:
+        return OPS[inst.op].type(inst.op, types, inst.attrs)
+    kind = result_type(inst.op, types, inst.attrs)
+    if inst.op == "convert" and stage != "lowered" and f16 in (kind.dtype, types[0].dtype):
+        raise KernelError("takes halfs on some targets only: cast them")
+    return None if inst.op == "store" else kind

@@ -10,7 +10,7 @@ from typing import Any
 
 from satchel.base.dtypes import DType, bf16, f16, f32, i8, i16, i32, u8, u16, u32
 from satchel.base.errors import KernelError
-from satchel.lang.ir import Attrs, Type
+from satchel.lang.ir import Attrs, Inst, Type
 from satchel.lang.trace import (
     Tracer,
     V,
@@ -22,7 +22,6 @@ from satchel.lang.trace import (
     select,
     tracer,
     tracing,
-    where_traced,
 )
 
 
@@ -39,6 +38,10 @@ class Rule:
     def name(self) -> str:
         words = sorted(self.features) + [self.body.__name__] + ([str(self.bits)] if self.bits else [])
         return "-".join(w for w in words if w != "_")
+
+    def takes(self, inst: Inst) -> bool:
+        """Whether it can stand for this instruction."""
+        return inst.result is not None and self.fits(inst.result.type, dict(inst.attrs))
 
     def fits(self, result: Type, attrs: dict[str, Any]) -> bool:
         return (self.bits is None or result.bits % self.bits == 0) and self.requires(**attrs)
@@ -102,7 +105,7 @@ def muladd(a: V, b: V, c: V) -> V:
 def dot4(s: V, a: V, b: V, *, top: int = 255) -> V:
     """s[i] + a[4i]*b[4i] + ... + a[4i+3]*b[4i+3], exact: i32 from u8 (none above `top`) and i8."""
     if (a.dtype, b.dtype) != (u8, i8):
-        raise KernelError(f"{where_traced()}: dot4 takes u8 and i8, not {a.dtype} and {b.dtype}")
+        raise KernelError(f"takes u8 and i8, not {a.dtype} and {b.dtype}")
     for k in range(4):
         picked = list(range(k, a.lanes, 4))
         s = s + convert(a.shuffle(picked), i32) * convert(b.shuffle(picked), i32)

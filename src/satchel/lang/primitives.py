@@ -151,6 +151,8 @@ def bits_of(dtype: DType, number: Any) -> int:
         if not isinstance(number, int) or not low <= number < 1 << dtype.bits:
             raise KernelError(f"{number!r} is no {dtype}")
         return number & ((1 << dtype.bits) - 1)
+    if not isinstance(number, int | float):
+        raise KernelError(f"{number!r} is no {dtype}")
     short = f32 if dtype is bf16 else dtype
     with np.errstate(over="ignore"):
         x = np.array(number, short.numpy)

@@ -54,7 +54,8 @@ class Tracer:
         try:
             kind = rule(op, tuple(a.type for a in args), attrs)
         except KernelError as e:
-            raise KernelError(f"{where_traced()}: {op} {e}") from None
+            where = f"{where_traced()}: "
+            raise KernelError(f"{where}{op} {str(e).removeprefix(where)}") from None
         if any(isinstance(a, V) and a.scope is not None and not a.scope.is_open for a in args):
             raise KernelError(f"{where_traced()}: {op} uses a value of a loop after it: make it an acc")
         here = self.scopes[-1]
@@ -106,10 +107,13 @@ def tracer() -> Tracer:
     return current
 
 
+_ROOM = __file__.rpartition("trace")[0]
+
+
 def where_traced() -> str:
     """`file:line` of the kernel's code that is being run."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and "/lang/" in frame.f_code.co_filename.replace("\\", "/"):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_ROOM):
         frame = frame.f_back
     return f"{frame.f_code.co_filename.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}"
 
