@@ -29,7 +29,7 @@ def test_an_answer_with_timings(smollm2: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(" 10, 12")
     assert done.stderr.count("\n") == 1
-    for said in ("prompt 8 tokens", "answer 8 tokens", "tokens/s", "first token", "| length"):
+    for said in ("prompt 11 tokens", "answer 8 tokens", "tokens/s", "first token", "| length"):
         assert said in done.stderr
     assert satchel(*words, "-t", "1", stdin="2, 4, 6, 8,\n").stdout == done.stdout
 
