@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +119,8 @@ def names() -> str:
 
 def no_such_file(path: Path) -> ModelNotFoundError:
     """The error for a path where nothing lies, with the name that was perhaps meant."""
+    import difflib  # of use here only
+
     near = difflib.get_close_matches(str(path), KNOWN, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known names are {names()}"
     return ModelNotFoundError(f"{path}: no such file, and no model of that name; {hint}")
