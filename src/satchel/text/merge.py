@@ -1,7 +1,7 @@
 """The one algorithm under every tokenizer here: merge neighbours, the best-ranked pair first.
 
-Byte-pair encoding (Sennrich et al., 2016, https://arxiv.org/abs/1508.07909) and SentencePiece's variant of it differ
-only in how a pair is ranked, so the rank is an argument.
+Byte-pair encoding (Sennrich et al., 2016, https://arxiv.org/abs/1508.07909) and SentencePiece's
+variant of it differ only in how a pair is ranked, so the rank is an argument.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ Rank = Callable[[str, str], float | None]
 
 
 def merge(word: str, rank: Rank) -> list[str]:
-    """Cut `word` into pieces: from single characters, merge until no pair has a rank. Of equal ranks the leftmost goes
-    first. O(n log n)."""
+    """The pieces of `word`: its characters, merged until no pair of neighbours has a rank.
+
+    Of equal ranks the leftmost goes first. O(n log n).
+    """
     n = len(word)
-    ends = list(range(1, n + 1))  # where the piece that starts here ends; 0 once its left neighbour took it in
+    ends = list(
+        range(1, n + 1)
+    )  # where the piece that starts here ends; 0 once its left neighbour took it in
     starts_before = list(range(-1, n))  # where the piece before the one that starts here starts
     heap: list[tuple[float, int, int, int]] = []
     for left in range(n - 1):

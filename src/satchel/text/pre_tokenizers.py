@@ -1,7 +1,8 @@
-"""How byte-level BPE cuts a text into words before it merges: one line for each name in `tokenizer.ggml.pre`.
+"""How byte-level BPE cuts a text into words before it merges, by the file's `tokenizer.ggml.pre`.
 
-The patterns are those that the models were trained with, in the form llama.cpp reads them. They run in the `tokenizers`
-library's Oniguruma, whose tables know Unicode 16; llama.cpp's stop at 15.1, so what came later is taken out again.
+The patterns are those that the models were trained with, in the form llama.cpp reads them. They run
+in the `tokenizers` library's Oniguruma, whose tables know Unicode 16; llama.cpp's stop at 15.1, so
+what came later is taken out again. One line in the table adds a name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _NEW_NUMBERS = (
     r"\x{1CCF0}-\x{1CCF9}\x{1E5F1}-\x{1E5FA}"
 )
 _NEW_PUNCTUATION = (
-    r"\x{1B4E}\x{1B4F}\x{1B7F}\x{10D6E}\x{113D4}\x{113D5}\x{113D7}\x{113D8}\x{11BE1}\x{16D6D}-\x{16D6F}\x{1E5FF}"
+    r"\x{1B4E}\x{1B4F}\x{1B7F}\x{10D6E}\x{113D4}\x{113D5}\x{113D7}\x{113D8}\x{11BE1}"
+    r"\x{16D6D}-\x{16D6F}\x{1E5FF}"
 )
 _L = rf"[\p{{L}}&&[^{_NEW_LETTERS}]]"
 _N = rf"[\p{{N}}&&[^{_NEW_NUMBERS}]]"
@@ -40,8 +42,11 @@ def _with_digits(digits: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """`patterns` cut one after the other, each within the pieces of the one before. `add_bos` is what holds when the
-    file does not say; with `whole_words`, a word that is a token is taken as it is, without merging."""
+    """`patterns` cut one after the other, each within the pieces of the one before.
+
+    `add_bos` holds when the file does not say. With `whole_words`, a word that is a token is taken
+    as it is, without merging.
+    """
 
     patterns: tuple[str, ...]
     add_bos: bool = False

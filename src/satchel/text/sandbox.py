@@ -1,4 +1,4 @@
-"""Jinja for templates of unknown origin: nothing of the machine is in reach, time and space bounded.
+"""Jinja for templates of unknown origin: the machine out of reach, time and space bounded.
 
 Jinja's own immutable sandbox keeps a template from Python's inside and from changing what it is
 given. It bounds neither time nor space, so three more things are done here, all before the program
@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import jinja2
 from jinja2 import nodes, pass_context
@@ -26,7 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from satchel.base.errors import TemplateError
-from satchel.text.budget import INT_BITS, VALUE_SIZE, Budget
+from satchel.text.budget import INT_BITS, Budget
 
 SOURCE_SIZE = 1 << 19
 WIDTH = 1000  # the widest padding or indentation
@@ -108,8 +108,9 @@ class _Environment(ImmutableSandboxedEnvironment):
             finalize=_count_output,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
-        del self.globals["lipsum"]
-        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+        known = cast("dict[str, Any]", self.globals)
+        del known["lipsum"]
+        known |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self.filters["tojson"] = _to_json
         for name in _WITHOUT_FILTERS:
             del self.filters[name]
@@ -201,14 +202,15 @@ class _Counted(NodeTransformer):
 
 def _call(method: str, args: Iterable[nodes.Node], at: nodes.Node) -> nodes.Call:
     """A call of a method of the environment, which no name in a template can hide."""
-    target = nodes.EnvironmentAttribute(method)
-    return nodes.Call(target, list(args), [], None, None).set_lineno(at.lineno)
+    call = nodes.Call(nodes.EnvironmentAttribute(method), list(args), [], None, None)
+    call.set_lineno(at.lineno)
+    return call
 
 
 class _Generation(Extension):
     """{% generation %} marks what the model wrote, for training: here it is only what it holds."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - Jinja's way
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -216,8 +218,8 @@ class _Generation(Extension):
 
 
 @pass_context
-def _count_output(context: Context, value: Any) -> Any:
-    """Count what is about to be printed."""
+def _count_output(_: Context, value: Any) -> Any:
+    """Count what is about to be printed. (It takes a context so that it never runs at compile.)"""
     budget = _budget.get()
     budget.spend(budget.size(value))
     return value

@@ -1,4 +1,4 @@
-"""SentencePiece as llama.cpp reads it: spaces are ▁, any two neighbours that make a token may merge.
+"""SentencePiece as llama.cpp reads it: spaces are ▁, and neighbours that make a token may merge.
 
 The pair whose token has the best score merges first (Kudo and Richardson, 2018,
 https://arxiv.org/abs/1808.06226, in its BPE form). What remains a character without a token is

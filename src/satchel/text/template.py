@@ -1,8 +1,8 @@
-"""Chat templates: the Jinja program in a model's file that writes a conversation as the model was
-trained to read it."""
+"""Chat templates: programs in model files that write a conversation as the model learned it."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -30,9 +30,8 @@ class ChatTemplate:
 
     @cached_property
     def _program(self) -> Program:
-        from satchel.text.sandbox import Program  # brings in jinja2, which not every start needs
-
-        return Program(self.source)
+        # Brings in jinja2, which not every start needs.
+        return importlib.import_module("satchel.text.sandbox").Program(self.source)
 
     def render(
         self,

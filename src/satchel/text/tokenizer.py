@@ -29,7 +29,9 @@ class Coder(Protocol):
 class Tokenizer:
     """A model's tokenizer. It never changes, and threads may share it."""
 
-    def __init__(self, vocabulary: Vocabulary, coder: Coder, *, add_bos: bool, spaced: bool) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, coder: Coder, *, add_bos: bool, spaced: bool
+    ) -> None:
         """`add_bos`: what holds when the file does not say. `spaced`: texts begin with a space."""
         metadata = vocabulary.metadata
         self._vocabulary = vocabulary
@@ -115,7 +117,9 @@ class Tokenizer:
             parts = [
                 piece
                 for part in parts
-                for piece in ([part] if isinstance(part, int) else self._split(part, special, token))
+                for piece in (
+                    [part] if isinstance(part, int) else self._split(part, special, token)
+                )
             ]
         return parts
 
@@ -133,8 +137,8 @@ class Tokenizer:
 def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that a model's metadata (`tokenizer.ggml.*`) describes.
 
-    Raises UnsupportedError for a kind or a pre-tokenizer that Satchel does not have, FileFormatError
-    for a damaged description.
+    Raises UnsupportedError for a kind or a pre-tokenizer that Satchel does not have, and
+    FileFormatError for a damaged description.
     """
     kind = metadata.get("tokenizer.ggml.model")
     if kind == "gpt2":
@@ -144,9 +148,7 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         return Tokenizer(vocabulary, coder, add_bos=words.add_bos, spaced=False)
     if kind == "llama":
         vocabulary = read_vocabulary(metadata)
-        return Tokenizer(
-            vocabulary, SentencePiece(vocabulary, metadata), add_bos=True, spaced=True
-        )
+        return Tokenizer(vocabulary, SentencePiece(vocabulary, metadata), add_bos=True, spaced=True)
     if kind in (None, "none", "no_vocab"):
         raise UnsupportedError("the model has no tokenizer; only a model that reads text serves")
     raise UnsupportedError(f"the tokenizer {kind!r} is unknown; Satchel has 'gpt2' and 'llama'")

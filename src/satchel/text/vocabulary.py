@@ -1,4 +1,4 @@
-"""A model's tokens as its file lists them: their texts, their kinds, and the ones with a meaning of their own."""
+"""A model's tokens as its file lists them: texts, kinds, and those with a meaning of their own."""
 
 from __future__ import annotations
 
@@ -23,27 +23,38 @@ class Kind(IntEnum):
     BYTE = 6
 
 
-# Tokens whose text alone tells their meaning; files often mark them wrongly, so llama.cpp goes by these names too.
+# Tokens whose text alone tells their meaning. Files often mark them wrongly, so llama.cpp goes by
+# these names too. Separated by spaces; the first that is there counts.
 _END_OF_TURN = (
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
-    "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>",
-)  # fmt: skip
-_END_OF_MESSAGE = ("<|eom_id|>",)
-_OTHER_ENDS = ("<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "</s>", "[EOS]", "<eos>", "<turn|>",
-               "<|tool_response>", "[e~[")  # fmt: skip
+    "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> _<EOT> [EOT]"
+    " <｜end▁of▁sentence｜> <end_of_utterance>"
+)
+_END_OF_MESSAGE = "<|eom_id|>"
+_OTHER_ENDS = (
+    "<|return|> <|call|> <|flush|> <|calls|> </s> [EOS] <eos> <turn|> <|tool_response> [e~["
+)
 _FILL_IN = {
-    "fim_pre": ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
-                "<|code_prefix|>", "<|prefix|>"),
-    "fim_suf": ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
-                "<|code_suffix|>", "<|suffix|>"),
-    "fim_mid": ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
-                "<|code_middle|>", "<|middle|>"),
-    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
-    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
-    "fim_sep": ("<|file_sep|>",),
-}  # fmt: skip
-_FILL_IN_ENDS = ("fim_pad", "fim_rep", "fim_sep")  # a model that writes one of these has begun another file
-_ALWAYS_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # the structure of gpt-oss's answers
+    "fim_pre": "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE>"
+    " <|code_prefix|> <|prefix|>",
+    "fim_suf": "<|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF>"
+    " <|code_suffix|> <|suffix|>",
+    "fim_mid": "<|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID>"
+    " <|code_middle|> <|middle|>",
+    "fim_pad": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]",
+    "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
+    "fim_sep": "<|file_sep|>",
+}
+_FILL_IN_ENDS = (
+    "fim_pad",
+    "fim_rep",
+    "fim_sep",
+)  # a model that writes one of these has begun another file
+_ALWAYS_SHOWN = (
+    "<|channel|>",
+    "<|message|>",
+    "<|start|>",
+    "<|constrain|>",
+)  # the structure of gpt-oss's answers
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,9 @@ class Vocabulary:
         ends = self._ends | {token for token in marked if token is not None}
         has_call = "<|call|>" in self.ids and "<|return|>" in self.ids
         if has_call or ("<|calls|>" in self.ids and "<|flush|>" in self.ids):
-            ends.discard(self.ids.get("<|end|>", -1))  # there, it only closes one part of the answer
+            ends.discard(
+                self.ids.get("<|end|>", -1)
+            )  # there, it only closes one part of the answer
         strike = self.ids.get("</s>")
         if strike != self.eos and strike in self._marked(Kind.USER_DEFINED):
             ends.discard(strike)  # a tag of HTML, as in Gemma's vocabulary
@@ -127,15 +140,13 @@ class Vocabulary:
     def _named(self) -> set[int]:
         """Tokens that are control tokens by their name, whatever the file says."""
         fill_in = (
-            self._named_id(names)
-            for key, names in _FILL_IN.items()
-            if self._marked_id(key) is None
+            self._named_id(names) for key, names in _FILL_IN.items() if self._marked_id(key) is None
         )
         return self._ends | {token for token in fill_in if token is not None}
 
     @cached_property
     def _ends(self) -> set[int]:
-        names = (*_END_OF_TURN, *_END_OF_MESSAGE, *_OTHER_ENDS)
+        names = f"{_END_OF_TURN} {_END_OF_MESSAGE} {_OTHER_ENDS}".split()
         return {self.ids[name] for name in names if name in self.ids}
 
     @cached_property
@@ -146,13 +157,13 @@ class Vocabulary:
         """The tokens to which the file gives one of these kinds."""
         return {token for token in self._unusual if self.kinds[token] in kinds}
 
-    def _id(self, key: str, names: Iterable[str] = ()) -> int | None:
+    def _id(self, key: str, names: str = "") -> int | None:
         """The token that the file marks as `key`, else the first whose text is one of `names`."""
         marked = self._marked_id(key)
         return self._named_id(names) if marked is None else marked
 
-    def _named_id(self, names: Iterable[str]) -> int | None:
-        return next((self.ids[name] for name in names if name in self.ids), None)
+    def _named_id(self, names: str) -> int | None:
+        return next((self.ids[name] for name in names.split() if name in self.ids), None)
 
     def _marked_id(self, key: str) -> int | None:
         name = f"tokenizer.ggml.{key}_token_id"
