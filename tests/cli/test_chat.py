@@ -57,14 +57,16 @@ def test_errors_do_not_end_the_talk_but_show_in_the_code(llm: FakeLLM, call: Cal
 
 
 TERMINAL = """
-import sys, time
+import signal, sys, time
 import satchel
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from satchel.cli.main import main
 from tests.cli.fakes import FakeLLM, FakeStream
 class Slow(FakeStream):
     def __iter__(self):
         yield from super().__iter__()
-        time.sleep(60)
+        for _ in range(600):  # not in one: a signal just before a long sleep would wait for its end
+            time.sleep(0.1)
 llm = FakeLLM(["first"], ["second"])
 satchel.load = llm.open
 streams = [Slow(["begun"]), FakeStream(["done"])]
@@ -89,7 +91,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
     seen = bytearray()  # and not waited for yet
 
     def wait_for(text: bytes) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 30
         while text not in seen:
             assert time.monotonic() < end, seen
             if select.select([leader], [], [], 1)[0]:
