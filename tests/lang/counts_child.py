@@ -1,4 +1,6 @@
-"""python counts_child.py: the assembly of the kernels below on every target, as JSON, in a process of its own."""
+"""python counts_child.py: the assembly of the kernels below on every target, as JSON, in a process
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +43,9 @@ KERNELS: dict[str, tuple[Any, dict[str, int]]] = {
 
 if __name__ == "__main__":
     json.dump(
-        {t: {k: f.build(target, **c).assembly for k, (f, c) in KERNELS.items()} for t, target in TARGETS.items()},
+        {
+            t: {k: f.build(target, **c).assembly for k, (f, c) in KERNELS.items()}
+            for t, target in TARGETS.items()
+        },
         sys.stdout,
     )

@@ -1,4 +1,5 @@
-"""Every op and primitive, on every type it takes, over edge values: generated from the tables of the language.
+"""Every op and primitive, on every type it takes, over edge values: generated from the tables of
+the language.
 
 A `Case` is a small kernel over rows of edge values; a `Variant` is one lowering of it: by the rules
 that a target chooses, by the meaning alone, or by one rule that is forced.
@@ -13,8 +14,21 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
 from satchel.base.dtypes import (
-    DType, bf16, f16, f32, f64, i1, i8, i16, i32, i64, u8, u16, u32,
+    DType,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
 )  # fmt: skip
 from satchel.base.errors import KernelError
 from satchel.lang import ops, trace
@@ -101,9 +115,14 @@ def variants(target: Target) -> Iterator[Variant]:
 
 
 def cuts_floats(case: Case) -> bool:
-    """Whether vectors of floats become integers: vfcvt.rtz ends QEMU 7.2 (translate.c, decode_save_opc)."""
+    """Whether vectors of floats become integers: vfcvt.rtz ends QEMU 7.2 (translate.c,
+    decode_save_opc).
+    """
     return any(
-        i.op == "convert" and i.args[0].type.dtype.is_float and i.result.type.lanes > 1 and not i.attr("to").is_float
+        i.op == "convert"
+        and i.args[0].type.dtype.is_float
+        and i.result.type.lanes > 1
+        and not i.attr("to").is_float
         for i in _instructions(case)
     )
 
@@ -120,13 +139,15 @@ def _instructions(case: Case) -> Iterator[Any]:
     return instructions(case.trace()[0].body)
 
 
-# ---- edge values -----------------------------------------------------------------------------------
+# ---- edge values ---------------------------------------------------------------------------------
 
 
 def edges(t: DType) -> Array:
     """Extremes of a type and their neighbours, and some values between."""
     if t.kind in "iu":
-        low, high = (-(1 << t.bits - 1), (1 << t.bits - 1) - 1) if t.kind == "i" else (0, (1 << t.bits) - 1)
+        low, high = (
+            (-(1 << t.bits - 1), (1 << t.bits - 1) - 1) if t.kind == "i" else (0, (1 << t.bits) - 1)
+        )
         some = {low, low + 1, high, high - 1, 0, 1, 2, 3, 7, high // 3, high // 2, low + high // 3}
         if t.kind == "i":
             some |= {-1, -2, -7}
@@ -162,7 +183,7 @@ def singles(t: DType, n: int = 256) -> Array:
     return np.concatenate([a, spread(t, n - a.size)])
 
 
-# ---- primitives ------------------------------------------------------------------------------------
+# ---- primitives ----------------------------------------------------------------------------------
 
 LANES = (1, 4, 16, 64)
 
@@ -190,20 +211,37 @@ def _cases_of(op: str, t: Type) -> Iterator[Case]:
     d, name = t.dtype, f"{op} {t}"
     n_args = PRIMITIVES[op].n_args
     if op == "select" and d is not i1:
-        yield Case(name, (t, t), lambda a, b: trace.select(emit("lt", a.bits(_int(d)), b.bits(_int(d))), a, b), pairs(d))
+        yield Case(
+            name,
+            (t, t),
+            lambda a, b: trace.select(emit("lt", a.bits(_int(d)), b.bits(_int(d))), a, b),
+            pairs(d),
+        )
     elif op in ("convert", "bitcast"):
         for to in STORED:
-            if d is not i1 and to is not d and accepts(op, t, to=to) and f16 not in (d, to) or op == "bitcast" and accepts(op, t, to=to):
+            if (d is not i1 and to is not d and accepts(op, t, to=to) and f16 not in (d, to)) or (
+                op == "bitcast" and accepts(op, t, to=to)
+            ):
                 row = convertible(d, to) if op == "convert" else singles(d)
                 yield Case(f"{name} to {to}", (t,), lambda a, to=to: emit(op, a, to=to), (row,))
         if op == "convert" and d in INTEGERS:
             for to in NUMBERS:
-                yield Case(f"{op} truth x{t.lanes} of {d} to {to}", (t, t), lambda a, b, to=to: emit(op, a < b, to=to), pairs(d))
+                yield Case(
+                    f"{op} truth x{t.lanes} of {d} to {to}",
+                    (t, t),
+                    lambda a, b, to=to: emit(op, a < b, to=to),
+                    pairs(d),
+                )
     elif op == "const" and d is not i1:
         row = singles(d, 64)
         for x in edges(d)[:12] if d is not bf16 else np.array([0, 1.5, -3e38], np.float32):
             number = int(x) if d.kind in "iu" else float(x)
-            yield Case(f"{name} {number!r}", (t,), lambda _, number=number: trace.full(d, number, t.lanes), (row,))
+            yield Case(
+                f"{name} {number!r}",
+                (t,),
+                lambda _, number=number: trace.full(d, number, t.lanes),
+                (row,),
+            )
     elif op == "shuffle" and d is not i1:
         yield from _shuffles(t)
     elif op == "splat" and d is not i1 and t.lanes > 1:
@@ -214,7 +252,11 @@ def _cases_of(op: str, t: Type) -> Iterator[Case]:
         for other in (i8, i32, f32):
             body = lambda a, b: emit(op, a < b, (b < a) if op != "and" else (a <= b))  # noqa: E731
             yield Case(f"{name} of {other}", (Type(other, t.lanes),) * 2, body, pairs(other))
-    elif op not in ("select", "convert", "splat", "load", "offset", "native") and n_args and accepts(op, *(t,) * n_args):
+    elif (
+        op not in ("select", "convert", "splat", "load", "offset", "native")
+        and n_args
+        and accepts(op, *(t,) * n_args)
+    ):
         rows = pairs(d)
         yield Case(name, (t,) * n_args, lambda *a: emit(op, *a), defined(op, d, rows)[:n_args])
 
@@ -226,11 +268,18 @@ def _int(t: DType) -> DType:
 def _shuffles(t: Type) -> Iterator[Case]:
     n, two = t.lanes, (t, t)
     if n == 1:
-        yield Case(f"gather {t}", two, lambda a, b: emit("shuffle", a, b, lanes=(1, 0, 0, 1)), pairs(t.dtype))
+        yield Case(
+            f"gather {t}",
+            two,
+            lambda a, b: emit("shuffle", a, b, lanes=(1, 0, 0, 1)),
+            pairs(t.dtype),
+        )
         return
     takes = {
         "reverse": tuple(range(n))[::-1],
-        "interleave": tuple(k for pair in zip(range(n), range(n, 2 * n), strict=True) for k in pair),
+        "interleave": tuple(
+            k for pair in zip(range(n), range(n, 2 * n), strict=True) for k in pair
+        ),
         "even": tuple(range(0, 2 * n, 2)),
         "join": tuple(range(2 * n)),
         "upper half": tuple(range(n // 2, n)),
@@ -239,9 +288,19 @@ def _shuffles(t: Type) -> Iterator[Case]:
     }
     for word, lanes in takes.items():
         if max(lanes) < n:
-            yield Case(f"{word} {t}", (t,), lambda a, lanes=lanes: emit("shuffle", a, lanes=lanes), (singles(t.dtype),))
+            yield Case(
+                f"{word} {t}",
+                (t,),
+                lambda a, lanes=lanes: emit("shuffle", a, lanes=lanes),
+                (singles(t.dtype),),
+            )
         else:
-            yield Case(f"{word} {t}", two, lambda a, b, lanes=lanes: emit("shuffle", a, b, lanes=lanes), pairs(t.dtype))
+            yield Case(
+                f"{word} {t}",
+                two,
+                lambda a, b, lanes=lanes: emit("shuffle", a, b, lanes=lanes),
+                pairs(t.dtype),
+            )
 
 
 def defined(op: str, t: DType, rows: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -268,7 +327,7 @@ def convertible(t: DType, to: DType) -> Array:
     return np.resize(row, 320)
 
 
-# ---- ops -------------------------------------------------------------------------------------------
+# ---- ops -----------------------------------------------------------------------------------------
 
 
 def f32_in(low: float, high: float, n: int) -> Array:
@@ -281,8 +340,12 @@ def dot4_rows(n: int, top: int) -> tuple[Array, Array, Array]:
     alike = np.array(list(itertools.product(a, (-128, -127, -1, 0, 1, 127))))
     quads = np.repeat(alike[:, None], 4, axis=1)
     count = 1024
-    mixed = np.stack([random.choice(a, (count, 4)), random.choice([-128, -127, -1, 0, 1, 127], (count, 4))], -1)
-    wild = np.stack([random.integers(0, top + 1, (count, 4)), random.integers(-128, 128, (count, 4))], -1)
+    mixed = np.stack(
+        [random.choice(a, (count, 4)), random.choice([-128, -127, -1, 0, 1, 127], (count, 4))], -1
+    )
+    wild = np.stack(
+        [random.integers(0, top + 1, (count, 4)), random.integers(-128, 128, (count, 4))], -1
+    )
     both = np.concatenate([quads, mixed, wild])
     both = both[: both.shape[0] // n * n]
     sums = np.resize(edges(i32), both.shape[0])
@@ -294,12 +357,26 @@ def halfs() -> Array:
 
 
 def floats_near_halfs() -> Array:
-    """f32 around all exponents of halfs: the halfs, the ties between them, and what is just off a tie."""
+    """f32 around all exponents of halfs: the halfs, the ties between them, and what is just off a
+    tie.
+    """
     grid = np.arange(0, 1 << 15, 37, dtype=np.uint16).view(np.float16).astype(np.float32)
     with np.errstate(all="ignore"):
-        ties = (grid + np.arange(1, (1 << 15) + 1, 37).astype(np.uint16).view(np.float16).astype(np.float32)) / 2
-    near = np.concatenate([np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), ties, grid])
-    row = np.concatenate([near, -near, singles(f32, 512), random.integers(0, 1 << 32, 2048).astype(np.uint32).view(np.float32)])
+        ties = (
+            grid
+            + np.arange(1, (1 << 15) + 1, 37).astype(np.uint16).view(np.float16).astype(np.float32)
+        ) / 2
+    near = np.concatenate(
+        [np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), ties, grid]
+    )
+    row = np.concatenate(
+        [
+            near,
+            -near,
+            singles(f32, 512),
+            random.integers(0, 1 << 32, 2048).astype(np.uint32).view(np.float32),
+        ]
+    )
     return np.resize(row, -(-row.size // 64) * 64)
 
 
@@ -314,11 +391,17 @@ def op_cases() -> Iterator[Case]:
         for t in FLOATS:
             three = (*pairs(t), np.resize(spread(t, 333), pairs(t)[0].size))
             yield Case(f"muladd {t}x{n}", (Type(t, n),) * 3, OPS["muladd"], three, OPS["muladd"], 1)
-        row = np.concatenate([f32_in(-130, 127.4, 4000), edges(f32)[edges(f32) < 127], f32_in(-1e-3, 1e-3, 64)])
-        yield Case(f"exp2 x{n}", (Type(f32, n),), OPS["exp2"], (np.resize(row, 4096),), OPS["exp2"], 2)
+        row = np.concatenate(
+            [f32_in(-130, 127.4, 4000), edges(f32)[edges(f32) < 127], f32_in(-1e-3, 1e-3, 64)]
+        )
+        yield Case(
+            f"exp2 x{n}", (Type(f32, n),), OPS["exp2"], (np.resize(row, 4096),), OPS["exp2"], 2
+        )
         for t in (f16, bf16):
             row = halfs() if n == 16 else halfs()[::101][:512].copy()
-            yield Case(f"widen {t}x{n}", (Type(t, n),), OPS["widen"], (row.view(t.numpy),), OPS["widen"])
+            yield Case(
+                f"widen {t}x{n}", (Type(t, n),), OPS["widen"], (row.view(t.numpy),), OPS["widen"]
+            )
             row = floats_near_halfs() if n == 16 else floats_near_halfs()[-512:]
             narrow = lambda x, t=t: OPS["narrow"](x, to=t)  # noqa: E731
             yield Case(f"narrow {t}x{n}", (Type(f32, n),), narrow, (row,), OPS["narrow"])
@@ -334,10 +417,19 @@ def written_cases() -> Iterator[Case]:
     yield Case("splat_bytes", (Type(i32),), lambda x: ops.splat_bytes(x, 16), (singles(i32),))
     yield Case("clamp", (sixteen,), lambda x: ops.clamp(x, -1, 1), (singles(f32),))
     for a, b in itertools.permutations((f16, bf16, f32, i8, i32), 2):
-        row = convertible(a, b) if a not in (f16, bf16) or b.is_float else np.resize(np.array([0, 1, 2.5, -3.5], np.float16), 64)
+        row = (
+            convertible(a, b)
+            if a not in (f16, bf16) or b.is_float
+            else np.resize(np.array([0, 1, 2.5, -3.5], np.float16), 64)
+        )
         if a is bf16 and not b.is_float:
             row = np.resize(np.array([0, 0x3F80, 0xC060], np.uint16), 64)
-        yield Case(f"cast {a} to {b}", (Type(a, 16),), lambda x, b=b: ops.cast(x, b), (np.resize(row, 320),))
+        yield Case(
+            f"cast {a} to {b}",
+            (Type(a, 16),),
+            lambda x, b=b: ops.cast(x, b),
+            (np.resize(row, 320),),
+        )
 
 
 @cache

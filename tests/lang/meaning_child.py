@@ -1,4 +1,5 @@
-"""python meaning_child.py TARGET FOLDER: FOLDER/kernels.o with all variants of a target, in a process of its own.
+"""python meaning_child.py TARGET FOLDER: FOLDER/kernels.o with all variants of a target, in a
+process of its own.
 
 LLVM ends the process where it can't select an instruction. With a third argument, run the kernels
 here on FOLDER/image, as meaning_runner.c does.
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 from meaning_cases import variants
+
 from satchel.lang.kernel import compile_llvm, target_machine
 from satchel.lang.print.llvm import llvm_text
 from satchel.lang.target import Target, target_named
@@ -44,7 +46,9 @@ def run_here(target: Target, made: bytes, image: Path) -> None:
         head = (ctypes.c_uint64 * 2).from_address(base)
         for k in range(head[0]):
             head[1] = k
-            tiles, *offsets = (ctypes.c_uint64 * (1 + SLOTS)).from_address(base + 16 + 8 * (1 + SLOTS) * k)
+            tiles, *offsets = (ctypes.c_uint64 * (1 + SLOTS)).from_address(
+                base + 16 + 8 * (1 + SLOTS) * k
+            )
             slots = (ctypes.c_void_p * SLOTS)(*(base + at for at in offsets))
             kind(engine.get_function_address(f"k{k}"))(slots, 0, tiles)
         head[1] = head[0]

@@ -1,4 +1,6 @@
-"""Which instructions the rules come to, and how many: a small dot kernel and a kernel of halfs, on every target."""
+"""Which instructions the rules come to, and how many: a small dot kernel and a kernel of halfs, on
+every target.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,29 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from satchel.lang.target import TARGETS
 
 
 @cache
 def assembly() -> dict[str, dict[str, str]]:
-    """Target -> kernel -> assembly; made in a child, since foreign code generation may end the process."""
+    """Target -> kernel -> assembly; made in a child, since foreign code generation may end the
+    process.
+    """
     child = Path(__file__).parent / "counts_child.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, str(child)], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        [sys.executable, str(child)], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
 def mnemonics(text: str) -> Counter[str]:
     """Instructions of an assembly listing, by name."""
-    return Counter(m[1] for m in re.finditer(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]+)", text, re.MULTILINE))
+    return Counter(
+        m[1] for m in re.finditer(r"^\s+(?:\{\w+\}\s+)?([a-z][\w.]+)", text, re.MULTILINE)
+    )
 
 
 # 64 bytes of weights are 16 dwords: one register of 512 bits, or four of 128.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meaning_cases import cases, edges
+
 from satchel.base.dtypes import DType, f16, f32, f64, i8, i16, i32, i64, u8
 from satchel.base.errors import KernelError
 from satchel.lang import trace
@@ -36,7 +38,9 @@ def _statements(draw: st.DrawFn, row: Row, i: V, depth: int) -> None:
     values = [row.load(i, lanes), full(row.dtype, draw(st.integers(0, 100)), lanes)]
     for _ in range(draw(st.integers(1, 5))):
         a, b = draw(st.sampled_from(values)), draw(st.sampled_from(values))
-        op = draw(st.sampled_from(("add", "mul", "max", "select", "convert", "loop", "when", "acc")))
+        op = draw(
+            st.sampled_from(("add", "mul", "max", "select", "convert", "loop", "when", "acc"))
+        )
         if op == "select":
             values.append(trace.select(a < b, a, b))
         elif op == "convert":
@@ -76,7 +80,9 @@ def test_cases_read_back() -> None:
 
 def test_attributes_read_back() -> None:
     for value in (0.1, float("inf"), float("-inf"), -1.5, (1, 2), (1.5, float("-inf")), "a, b"):
-        before = Inst("native", (), (("name", value), ("type", Type(f16, 8)), ("to", i8)), Value(Type(f32)))
+        before = Inst(
+            "native", (), (("name", value), ("type", Type(f16, 8)), ("to", i8)), Value(Type(f32))
+        )
         after = parse(str(Function("f", (), (before,)))).body[0]
         assert isinstance(after, Inst)
         assert repr(after.attrs) == repr(before.attrs)
@@ -107,10 +113,8 @@ def test_damaged_text_is_refused_or_read(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(TEXT)))
     cut = data.draw(st.integers(0, 40))
     new = data.draw(st.text("%0123456789 :=,{}()abcdefilnoprstvx.\n'", max_size=8))
-    try:
+    with contextlib.suppress(KernelError):
         check(parse(TEXT[:at] + new + TEXT[at + cut :]), "traced")
-    except KernelError as e:
-        assert str(e)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +127,17 @@ def test_damaged_text_is_refused_or_read(data: st.DataObject) -> None:
         ("f32 = add", "f31 = add", "'f31' is no type"),
         ("value=1", "value=f(1)", "line 2: .* are no attributes"),
         ("  yield, %9\n", "", "line 8: a loop's 'yield' is missing"),
-        ("  yield, %9\n  then %10: f32\n", "  yield\n", "as many values as it carries|before it is made"),
+        (
+            "  yield, %9\n  then %10: f32\n",
+            "  yield\n",
+            "as many values as it carries|before it is made",
+        ),
         ("loop %6: i64 = %1 %2 %3", "loop %6: i64 = %1 %2", "line 4: .* is no loop"),
-        ("store %10 %0\n", "store %10 %0\n        store %10 %0\n", "is no statement|belongs to no loop"),
+        (
+            "store %10 %0\n",
+            "store %10 %0\n        store %10 %0\n",
+            "is no statement|belongs to no loop",
+        ),
     ],
 )
 def test_broken_text(old: str, new: str, message: str) -> None:
@@ -146,7 +158,11 @@ def test_broken_text(old: str, new: str, message: str) -> None:
         ("value=1}", "value=1.5}", "const 1.5 is no i64"),
         ("yield, %9", "yield, %6", "a loop carries values of changing types"),
         ("= %1 %2 %3", "= %1 %4 %3", "a loop does not count in i64"),
-        ("%9: f32 = add %5 %8", "%9: f32 = native {name='x', type=f32}", "native is not legal once traced"),
+        (
+            "%9: f32 = add %5 %8",
+            "%9: f32 = native {name='x', type=f32}",
+            "native is not legal once traced",
+        ),
         ("store %10 %0", "%11: ptr = store %10 %0", "store makes nothing, not ptr"),
     ],
 )
@@ -183,7 +199,9 @@ TYPE_ERRORS: list[tuple[str, tuple[Type, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("op", "types", "attrs", "message"), TYPE_ERRORS, ids=lambda x: str(x))
-def test_primitives_refuse(op: str, types: tuple[Type, ...], attrs: dict[str, Any], message: str) -> None:
+def test_primitives_refuse(
+    op: str, types: tuple[Type, ...], attrs: dict[str, Any], message: str
+) -> None:
     args = tuple(Value(t) for t in types)
     inst = Inst(op, args, tuple(attrs.items()), Value(Type(f32)))
     with pytest.raises(KernelError, match=message):

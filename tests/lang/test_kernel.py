@@ -1,4 +1,6 @@
-"""From a kernel to machine code that runs: builds, names, triples, threads, and a target without features."""
+"""From a kernel to machine code that runs: builds, names, triples, threads, and a target without
+features.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from satchel.base.dtypes import f16, f32, i8, i32, u8
 from satchel.base.errors import KernelError, OptionError
 from satchel.lang.kernel import Build, compile_llvm, kernel, source_key, target_machine
@@ -77,11 +80,13 @@ def run_here(build: Build, slots: list[Any], hi: int) -> None:
 
 
 def meaning(build: Build, slots: list[Any], hi: int) -> None:
-    given = [Pointer(s.view(np.uint8).reshape(-1)) if isinstance(s, np.ndarray) else s for s in slots]
+    given = [
+        Pointer(s.view(np.uint8).reshape(-1)) if isinstance(s, np.ndarray) else s for s in slots
+    ]
     python_function(lower(build.traced, ()))(given, 0, hi)
 
 
-# ---- without features ------------------------------------------------------------------------------
+# ---- without features ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 40])
@@ -119,7 +124,7 @@ def test_dots_without_features(top: int) -> None:
     assert np.array_equal(got, (a.astype(np.int32) * b).reshape(-1, 4).sum(1))
 
 
-# ---- builds and targets ----------------------------------------------------------------------------
+# ---- builds and targets --------------------------------------------------------------------------
 
 
 def test_a_builds_name_tells_its_constants() -> None:

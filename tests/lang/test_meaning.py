@@ -1,4 +1,6 @@
-"""Every op, by every rule, on every target that can run here, over edge values, equals its meaning."""
+"""Every op, by every rule, on every target that can run here, over edge values, equals its
+meaning.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from meaning_cases import Array, Case, Variant, cases, variants
+
 from satchel.base.dtypes import BY_NAME, DType, bf16, f32, f64
 from satchel.lang.ir import Type
 from satchel.lang.lower import lower
@@ -29,7 +32,9 @@ QEMU = {
     "arm-i8mm": ("qemu-aarch64", "-cpu", "max"),
     "riscv-v": ("qemu-riscv64", "-cpu", "rv64,v=true,vlen=256,vext_spec=v1.0"),
 }
-"""Emulated processors with the features of a target, and no later ones of those that rules ask for."""
+"""Emulated processors with the features of a target, and no later ones of those that rules ask
+for.
+"""
 PACKAGES = {
     "qemu-aarch64": "qemu-user",
     "qemu-riscv64": "qemu-user",
@@ -55,10 +60,12 @@ def run(*words: str | Path) -> None:
         [str(w) for w in words], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": paths},
     )  # fmt: skip
-    assert done.returncode == 0, f"{Path(words[0]).name} ended with {done.returncode}: {done.stderr[-2000:]}"
+    assert done.returncode == 0, (
+        f"{Path(words[0]).name} ended with {done.returncode}: {done.stderr[-2000:]}"
+    )
 
 
-# ---- the image of memory ---------------------------------------------------------------------------
+# ---- the image of memory -------------------------------------------------------------------------
 
 
 @cache
@@ -77,7 +84,9 @@ def meaning(case: Case) -> Array:
 
 
 def image_of(chosen: list[Variant]) -> tuple[Array, list[int]]:
-    """Memory for all variants, and where each one's output lies. Elements are aligned to 4 bytes and no more."""
+    """Memory for all variants, and where each one's output lies. Elements are aligned to 4 bytes
+    and no more.
+    """
     places: dict[int, int] = {}
     parts: list[bytes] = []
     at = 16 + len(chosen) * 8 * (1 + SLOTS)
@@ -103,7 +112,7 @@ def image_of(chosen: list[Variant]) -> tuple[Array, list[int]]:
     return np.frombuffer(head + b"".join(parts) + bytes([FILL]) * 64, np.uint8), outputs
 
 
-# ---- comparison ------------------------------------------------------------------------------------
+# ---- comparison ----------------------------------------------------------------------------------
 
 
 def as_float(x: Array, t: DType) -> Array:
@@ -111,7 +120,9 @@ def as_float(x: Array, t: DType) -> Array:
 
 
 def agree(case: Case, got: Array, want: Array) -> Array:
-    """Which elements are right: equal bits, but that all NaNs are one; or as near as the op promises."""
+    """Which elements are right: equal bits, but that all NaNs are one; or as near as the op
+    promises.
+    """
     t = result_type(case).dtype
     x, y = got.view(t.numpy), want.view(t.numpy)
     if not t.is_float:
@@ -142,14 +153,19 @@ def report(chosen: list[Variant], before: Array, after: Array, outputs: list[int
             k, n = int(np.argmin(right)), right.size
             t = result_type(v.case).dtype.numpy
             lanes = [row.size * k // n for row in v.case.rows]
-            given = ", ".join(repr(row[i : i + max(1, row.size // n)]) for row, i in zip(v.case.rows, lanes, strict=True))
-            wrong.append(f"{v.name}: {n - right.sum()} of {n}, as [{k}] of {given}: {got.view(t)[k]!r} is not {want.view(t)[k]!r}")
+            given = ", ".join(
+                repr(row[i : i + max(1, row.size // n)])
+                for row, i in zip(v.case.rows, lanes, strict=True)
+            )
+            wrong.append(
+                f"{v.name}: {n - right.sum()} of {n}, as [{k}] of {given}: {got.view(t)[k]!r} is not {want.view(t)[k]!r}"
+            )
     if not np.array_equal(rest, after):
         wrong.append(f"memory at {np.flatnonzero(rest != after)[:8]} is overwritten")
     return wrong
 
 
-# ---- targets ---------------------------------------------------------------------------------------
+# ---- targets -------------------------------------------------------------------------------------
 
 
 def host_features() -> set[str]:
@@ -170,12 +186,22 @@ def build_and_run(target: Target, folder: Path) -> None:
     elif target.isa == "wasm":
         run(*child)
         program = folder / "kernels.wasm"
-        run(tool("wasm-ld"), "--no-entry", "--export-all", "--import-memory", kernels, "-o", program)
+        run(
+            tool("wasm-ld"), "--no-entry", "--export-all", "--import-memory", kernels, "-o", program
+        )
         run(tool("node"), HERE / "meaning_runner.mjs", program, image)
     elif target.name in QEMU:
         run(*child)
         gcc = "aarch64-linux-gnu-gcc" if target.isa == "arm" else "riscv64-linux-gnu-gcc"
-        run(tool(gcc), "-O1", "-static", HERE / "meaning_runner.c", kernels, "-o", folder / "program")
+        run(
+            tool(gcc),
+            "-O1",
+            "-static",
+            HERE / "meaning_runner.c",
+            kernels,
+            "-o",
+            folder / "program",
+        )
         qemu, *flags = QEMU[target.name]
         run(tool(qemu), *flags, folder / "program", image)
     else:
@@ -183,7 +209,9 @@ def build_and_run(target: Target, folder: Path) -> None:
 
 
 def runnable() -> list[str]:
-    """x86 levels that this CPU lacks are compiled only (test_counts.py): no emulator here has them."""
+    """x86 levels that this CPU lacks are compiled only (test_counts.py): no emulator here has
+    them.
+    """
     return [t.name for t in TARGETS.values() if can_run_here(t) or not t.is_host or t.name in QEMU]
 
 
@@ -198,7 +226,9 @@ def test_every_variant_equals_its_meaning(name: str, tmp_path: Path) -> None:
         build_and_run(target, tmp_path)
     except AssertionError as e:
         at = int(np.fromfile(tmp_path / "image", np.uint64, 2)[1])
-        raise AssertionError(f"{chosen[at].name if at else 'before the first kernel'}: {e}") from None
+        raise AssertionError(
+            f"{chosen[at].name if at else 'before the first kernel'}: {e}"
+        ) from None
     after = np.fromfile(tmp_path / "image", np.uint8)
     assert after[:8].tobytes() == after[8:16].tobytes(), "not all kernels were run"
     wrong = report(chosen, before, after, outputs)
@@ -239,5 +269,3 @@ def test_short_floats_are_exact() -> None:
                 continue
         assert np.array_equal(want, made, equal_nan=True), case.name
         assert np.array_equal(np.signbit(want), np.signbit(made)), case.name
-
-

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+
 from satchel.base.dtypes import bf16, f16, f32, f64, i8, i32, u8
 from satchel.base.errors import KernelError
 from satchel.lang.ir import Type, parse
@@ -79,7 +80,11 @@ def names_in_order(text: str) -> str:
     import re
 
     names: dict[str, str] = {}
-    return re.sub(r"%[vhbd][a-z]*\d+|(?<=\n)[hbd][a-z]*\d+(?=:)", lambda m: names.setdefault(m[0].lstrip("%"), f"#{len(names)}"), text)
+    return re.sub(
+        r"%[vhbd][a-z]*\d+|(?<=\n)[hbd][a-z]*\d+(?=:)",
+        lambda m: names.setdefault(m[0].lstrip("%"), f"#{len(names)}"),
+        text,
+    )
 
 
 def test_python_text() -> None:
@@ -127,7 +132,14 @@ def test_literals(kind: Type, number: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "number"),
-    [(Type(i8), 256), (Type(i8), -129), (Type(u8), -1), (Type(f16), 65520.0), (Type(f32), 1e39), (Type(f32, 4), (1.0, 2.0))],
+    [
+        (Type(i8), 256),
+        (Type(i8), -129),
+        (Type(u8), -1),
+        (Type(f16), 65520.0),
+        (Type(f32), 1e39),
+        (Type(f32, 4), (1.0, 2.0)),
+    ],
 )
 def test_numbers_that_do_not_fit(kind: Type, number: float) -> None:
     with pytest.raises(KernelError, match="no "):

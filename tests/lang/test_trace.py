@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from satchel.base.dtypes import f16, f32, i8, i32, u8
 from satchel.base.errors import KernelError
 from satchel.lang.kernel import Kernel, kernel
@@ -17,7 +18,18 @@ from satchel.lang.lower import check, lower
 from satchel.lang.ops import cast, dot4
 from satchel.lang.print.python import Pointer, python_function
 from satchel.lang.trace import (
-    In, Out, acc, full, lanes, loop, maximum, select, size, splat, table, when,
+    In,
+    Out,
+    acc,
+    full,
+    lanes,
+    loop,
+    maximum,
+    select,
+    size,
+    splat,
+    table,
+    when,
 )  # fmt: skip
 
 
@@ -31,7 +43,7 @@ def call(source: Kernel, *slots: Any, hi: int = 1, **constants: Any) -> None:
     python_function(meaning)(given, 0, hi)
 
 
-# ---- lanes, loops and accs -------------------------------------------------------------------------
+# ---- lanes, loops and accs -----------------------------------------------------------------------
 
 
 @kernel
@@ -169,7 +181,7 @@ def test_what_is_computed_twice_is_traced_once() -> None:
     assert text.count("mul") == 1
 
 
-# ---- errors ----------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 Body = Callable[..., object]
 
@@ -286,7 +298,7 @@ ERRORS: list[tuple[Body, str]] = [
 
 @pytest.mark.parametrize(("body", "message"), ERRORS, ids=lambda x: getattr(x, "__name__", ""))
 def test_errors_name_the_line(body: Body, message: str) -> None:
-    def source(lo, hi, y, x):  # noqa: ANN001, ANN202
+    def source(lo, hi, y, x):
         body(y, x)
 
     source.__annotations__ = {"lo": size, "hi": size, "y": Out[f32], "x": In[f32]}
@@ -333,5 +345,3 @@ def test_threads_trace_at_once() -> None:
 
 def test_slots_are_the_parameters_after_the_tiles() -> None:
     assert list(twice_and_sum.slots) == ["y", "total", "x", "n"]
-
-

@@ -1,1 +1,3 @@
-"""The kernel language: trace, intermediate form, ops with meanings, rules a target, printers to LLVM and numpy."""
+"""The kernel language: trace, intermediate form, ops with meanings, rules a target, printers to
+LLVM and numpy.
+"""

@@ -1,7 +1,9 @@
 """The kernel language's intermediate form: structured, immutable, with a text form that reads back.
 
-A function is a sequence of statements. A statement is an `Inst` (one op, at most one result) or a `Loop`, which carries
-values from one iteration to the next. Every value is defined once, before its uses; there is no memory but what `load`
+A function is a sequence of statements. A statement is an `Inst` (one op, at most one result) or a
+`Loop`, which carries
+values from one iteration to the next. Every value is defined once, before its uses; there is no
+memory but what `load`
 and `store` touch, and no jump.
 """
 
@@ -50,8 +52,8 @@ class Value:
 
     __slots__ = ("type",)
 
-    def __init__(self, type: Type) -> None:
-        self.type = type
+    def __init__(self, kind: Type) -> None:
+        self.type = kind
 
 
 Attrs = tuple[tuple[str, Any], ...]
@@ -59,7 +61,9 @@ Attrs = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Inst:
-    """`result = op(args)`; attrs are build-time constants (lane numbers, a literal, an intrinsic's name)."""
+    """`result = op(args)`; attrs are build-time constants (lane numbers, a literal, an intrinsic's
+    name).
+    """
 
     op: str
     args: tuple[Value, ...] = ()
@@ -72,7 +76,9 @@ class Inst:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Loop:
-    """`for index in lo, lo + step .. < hi`: params are inits at first, then each time the yields of the time before."""
+    """`for index in lo, lo + step .. < hi`: params are inits at first, then each time the yields
+    of the time before.
+    """
 
     index: Value
     bounds: tuple[Value, Value, Value]
@@ -113,7 +119,9 @@ def rebuild(
     names: dict[Value, Value],
     fresh: Callable[[Type], Value] = Value,
 ) -> tuple[Stmt, ...]:
-    """A copy of body in which each instruction is what expand makes of it; `names` maps old values to new, fresh ones."""
+    """A copy of body in which each instruction is what expand makes of it; `names` maps old values
+    to new, fresh ones.
+    """
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, Inst):
@@ -140,7 +148,7 @@ def rebuild(
     return tuple(out)
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
 
 
 def _function_lines(f: Function) -> Iterator[str]:
@@ -235,7 +243,9 @@ class _Reader:
         return Inst(match[2], args, attrs, result)
 
     def loop(self, line: str, indent: str) -> Loop:
-        match = re.fullmatch(r"loop (%\d+: i64) = (%\d+) (%\d+) (%\d+)((?:, %\d+: \w+ = %\d+)*)", line)
+        match = re.fullmatch(
+            r"loop (%\d+: i64) = (%\d+) (%\d+) (%\d+)((?:, %\d+: \w+ = %\d+)*)", line
+        )
         if match is None:
             raise self.error(f"{line!r} is no loop")
         pairs = [c.split(" = ") for c in match[5].split(", ")[1:]]

@@ -1,4 +1,4 @@
-"""`@kernel`: from a Python function to an object file for a target, with every stage open to view."""
+"""`@kernel`: from a Python function to an object file for a target, every stage open to view."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _LLVM = threading.Lock()
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's source. Its first two parameters are lo and hi; each further positional one is a slot of 8 bytes."""
+    """A kernel's source. Its first two parameters are lo and hi; each further positional one is a
+    slot of 8 bytes.
+    """
 
     body: Callable[..., None]
 
@@ -36,7 +38,11 @@ class Kernel:
     def slots(self) -> dict[str, RowOf | DType]:
         """The run-time arguments after lo and hi: a row, or a scalar of this type."""
         parameters = inspect.signature(self.body, eval_str=True).parameters.values()
-        return {p.name: p.annotation for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in ("lo", "hi")}
+        return {
+            p.name: p.annotation
+            for p in parameters
+            if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in ("lo", "hi")
+        }
 
     def trace(self, name: str, **constants: Any) -> Function:
         """Run the source on symbols. Raises KernelError, naming the kernel's line."""
@@ -55,7 +61,9 @@ class Kernel:
         return out
 
     def build(self, target: Target, **constants: Any) -> Build:
-        """The kernel for one target and these constants; nothing is compiled until it is asked for."""
+        """The kernel for one target and these constants; nothing is compiled until it is asked
+        for.
+        """
         return Build(self, target, tuple(sorted(constants.items())))
 
 
@@ -75,7 +83,10 @@ class Build:
     @cached_property
     def name(self) -> str:
         """The symbol: the kernel's name and its constants."""
-        words = [self.kernel.name, *(k if v is True else _word(v) for k, v in self.constants if v not in (None, False))]
+        words = [
+            self.kernel.name,
+            *(k if v is True else _word(v) for k, v in self.constants if v not in (None, False)),
+        ]
         return "_".join(words)
 
     @cached_property
@@ -120,8 +131,7 @@ def compile_llvm(text: str, target: Target, *, assembly: bool = False) -> bytes:
 
     What a target can't do at all ends the process: generate code for other machines in a child.
     """
-    import llvmlite.binding as llvm
-
+    llvm = _llvm()
     machine = target_machine(target)
     try:
         module = llvm.parse_assembly(text)
@@ -132,13 +142,20 @@ def compile_llvm(text: str, target: Target, *, assembly: bool = False) -> bytes:
     return machine.emit_assembly(module).encode() if assembly else machine.emit_object(module)
 
 
+def _llvm() -> Any:
+    """llvmlite's binding, which has no types; loaded when something is compiled."""
+    import llvmlite.binding
+
+    return llvmlite.binding
+
+
 def target_machine(target: Target) -> Any:
-    """llvmlite's TargetMachine for a target; a new one each time: they are not to be shared by threads.
+    """llvmlite's TargetMachine for a target; a new one each time: they are not to be shared by
+    threads.
 
     Code for this machine's ISA follows the conventions of this process (ELF, Mach-O or COFF).
     """
-    import llvmlite.binding as llvm
-
+    llvm = _llvm()
     with _LLVM:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()

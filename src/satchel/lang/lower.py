@@ -1,4 +1,5 @@
-"""From ops to instructions: each op becomes the body of the first rule that fits, or its meaning, until only primitives are
+"""From ops to instructions: each op becomes the body of the first rule that fits, or its meaning,
+until only primitives are
 left. And the table of what is legal at which stage.
 """
 
@@ -6,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import satchel.lang.rules  # noqa: F401  (adds the rules)
 from satchel.base.dtypes import f16, i64
 from satchel.base.errors import KernelError
+from satchel.lang import rules as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]  (adds the rules)
 from satchel.lang.ir import Function, Inst, Loop, Stmt, Type, Value, rebuild
 from satchel.lang.ops import OPS, Op, Rule
 from satchel.lang.primitives import PRIMITIVES, result_type
@@ -19,11 +20,15 @@ LEGAL = {
     "lowered": PRIMITIVES.keys(),
     "meaning": PRIMITIVES.keys() - {"native"},
 }
-"""The ops that may stand at a stage: as traced, as lowered for a target, and as lowered to meanings alone (for numpy)."""
+"""The ops that may stand at a stage: as traced, as lowered for a target, and as lowered to
+meanings alone (for numpy).
+"""
 
 
 def choose_rule(op: Op, inst: Inst, features: Collection[str]) -> Rule | None:
-    """The first rule whose features are there and which takes the op's width and attributes; None: use the meaning."""
+    """The first rule whose features are there and which takes the op's width and attributes; None:
+    use the meaning.
+    """
     return next((r for r in op.rules if r.features <= set(features) and r.takes(inst)), None)
 
 
@@ -46,7 +51,7 @@ def lower(function: Function, features: Collection[str], rule: Rule | None = Non
         forced = rule is not None and rule in op.rules and rule.takes(inst)
         chosen = rule if forced else choose_rule(op, inst, features)
         tracer.scopes.append(Scope())
-        value = apply(op, chosen, inst, tuple(V_of(a) for a in args))
+        value = apply(op, chosen, inst, tuple(as_v(a) for a in args))
         body = tuple(tracer.scopes.pop().body)
         names: dict[Value, Value] = {a: a for a in args}
         names.update((c.result, c.result) for c in tracer.consts.values() if c.result is not None)
@@ -55,10 +60,12 @@ def lower(function: Function, features: Collection[str], rule: Rule | None = Non
     names: dict[Value, Value] = {p: V(p.type) for p in function.params}
     with tracing(tracer):
         body = rebuild(function.body, expand, names, V)
-    return Function(function.name, tuple(names[p] for p in function.params), (*tracer.consts.values(), *body))
+    return Function(
+        function.name, tuple(names[p] for p in function.params), (*tracer.consts.values(), *body)
+    )
 
 
-def V_of(value: Value) -> V:
+def as_v(value: Value) -> V:
     assert isinstance(value, V)
     return value
 
@@ -70,12 +77,16 @@ def apply(op: Op, rule: Rule | None, inst: Inst, args: tuple[V, ...]) -> V:
         return op.body(*args, **attrs)
     assert inst.result is not None
     pieces = 1 if rule.bits is None else inst.result.type.bits // rule.bits
-    cut = [[a[k * a.lanes // pieces : (k + 1) * a.lanes // pieces] for a in args] for k in range(pieces)]
+    cut = [
+        [a[k * a.lanes // pieces : (k + 1) * a.lanes // pieces] for a in args]
+        for k in range(pieces)
+    ]
     return concat(*(rule.body(*piece, **attrs) for piece in cut))
 
 
 def check(function: Function, stage: str) -> None:
-    """All values are made once, before they are used, and not in a loop that has ended; every op is legal and its types right.
+    """All values are made once, before they are used, and not in a loop that has ended; every op is
+    legal and its types right.
 
     Raises KernelError saying which not.
     """
@@ -102,7 +113,9 @@ def check(function: Function, stage: str) -> None:
         define((s.index, *s.params), inside)
         visit(s.body, inside)
         use(s.yields, inside, "a loop's yield")
-        carried = [tuple(v.type for v in values) for values in (s.params, s.inits, s.yields, s.results)]
+        carried = [
+            tuple(v.type for v in values) for values in (s.params, s.inits, s.yields, s.results)
+        ]
         if any(types != carried[0] for types in carried):
             raise refuse("a loop carries values of changing types")
         define(s.results, known)
@@ -127,7 +140,9 @@ def check(function: Function, stage: str) -> None:
 
 
 def type_of(inst: Inst, stage: str) -> Type | None:
-    """What an instruction makes at a stage; None for a store. Raises KernelError where it is not legal."""
+    """What an instruction makes at a stage; None for a store. Raises KernelError where it is not
+    legal.
+    """
     if inst.op not in LEGAL[stage]:
         raise KernelError(f"is not legal once {stage}")
     types = tuple(a.type for a in inst.args)

@@ -1,4 +1,5 @@
-"""Ops above the primitives. The body of an op is its meaning; rules (lang/rules/) put better instructions in its place where a
+"""Ops above the primitives. The body of an op is its meaning; rules (lang/rules/) put better
+instructions in its place where a
 target has them, and must agree with the meaning on every input that the op's docstring allows.
 """
 
@@ -27,7 +28,9 @@ from satchel.lang.trace import (
 
 @dataclass(frozen=True)
 class Rule:
-    """With these features, this body; for registers of `bits` if given; `requires` looks at the op's attrs."""
+    """With these features, this body; for registers of `bits` if given; `requires` looks at the
+    op's attrs.
+    """
 
     features: frozenset[str]
     body: Callable[..., V]
@@ -36,7 +39,9 @@ class Rule:
 
     @property
     def name(self) -> str:
-        words = sorted(self.features) + [self.body.__name__] + ([str(self.bits)] if self.bits else [])
+        words = (
+            sorted(self.features) + [self.body.__name__] + ([str(self.bits)] if self.bits else [])
+        )
         return "-".join(w for w in words if w != "_")
 
     def takes(self, inst: Inst) -> bool:
@@ -47,8 +52,14 @@ class Rule:
         return (self.bits is None or result.bits % self.bits == 0) and self.requires(**attrs)
 
 
+def _always(**_: Any) -> bool:
+    return True
+
+
 class Op:
-    """An op: call it in a kernel. `ulps`: how far a rule may stray from the meaning (0: equal bits)."""
+    """An op: call it in a kernel. `ulps`: how far a rule may stray from the meaning (0: equal
+    bits).
+    """
 
     def __init__(self, body: Callable[..., V], ulps: int) -> None:
         self.name, self.body, self.ulps, self.__doc__ = body.__name__, body, ulps, body.__doc__
@@ -56,14 +67,17 @@ class Op:
         self._types: dict[tuple[Any, ...], Type] = {}
 
     def on(
-        self, *features: str, bits: int | tuple[int, ...] | None = None, requires: Callable[..., bool] | None = None
+        self,
+        *features: str,
+        bits: int | tuple[int, ...] | None = None,
+        requires: Callable[..., bool] | None = None,
     ) -> Callable[[Callable[..., V]], Callable[..., V]]:
         """Add a rule; those added first are preferred."""
 
         def add(body: Callable[..., V]) -> Callable[..., V]:
             widths = bits if isinstance(bits, tuple) else (bits,)
             for width in widths:
-                self.rules.append(Rule(frozenset(features), body, width, requires or (lambda **_: True)))
+                self.rules.append(Rule(frozenset(features), body, width, requires or _always))
             return body
 
         return add
@@ -92,17 +106,19 @@ def op(body: Callable[..., V] | None = None, *, ulps: int = 0) -> Any:
     return make(body) if body else make
 
 
-# ---- arithmetic ------------------------------------------------------------------------------------------------------
+# ---- arithmetic ----------------------------------------------------------------------------------
 
 
 @op(ulps=1)
 def muladd(a: V, b: V, c: V) -> V:
-    """a * b + c, rounded once where the target has such an instruction, else twice; always the same on one target."""
+    """a * b + c, rounded once where the target has such an instruction, else twice; always the
+    same on one target.
+    """
     return a * b + c
 
 
 @op
-def dot4(s: V, a: V, b: V, *, top: int = 255) -> V:
+def dot4(s: V, a: V, b: V, *, top: int = 255) -> V:  # noqa: ARG001  (rules look at it)
     """s[i] + a[4i]*b[4i] + ... + a[4i+3]*b[4i+3], exact: i32 from u8 (none above `top`) and i8."""
     if (a.dtype, b.dtype) != (u8, i8):
         raise KernelError(f"takes u8 and i8, not {a.dtype} and {b.dtype}")
@@ -114,7 +130,9 @@ def dot4(s: V, a: V, b: V, *, top: int = 255) -> V:
 
 @op(ulps=2)
 def exp2(x: V) -> V:
-    """2 to the x, for f32. Below -126 it is 2^-126 or less, at -infinity too; above 127.5 it is not defined."""
+    """2 to the x, for f32. Below -126 it is 2^-126 or less, at -infinity too; above 127.5 it is
+    not defined.
+    """
     x = maximum(x, -126.0)
     shifted = x + 12582912.0  # 1.5 * 2^23: rounds to a whole number and leaves it in the low bits
     whole = shifted - 12582912.0
@@ -125,7 +143,15 @@ def exp2(x: V) -> V:
     return p * ((shifted.bits(i32) << 23) + 0x3F800000).bits(f32)
 
 
-EXP2 = (1.0, 0.69314718056, 0.24022650696, 0.0555041087, 0.00961812911, 0.00133335581, 0.00015403530)
+EXP2 = (
+    1.0,
+    0.69314718056,
+    0.24022650696,
+    0.0555041087,
+    0.00961812911,
+    0.00133335581,
+    0.00015403530,
+)
 """Taylor's coefficients of 2^x: ln(2)^n / n!; for |x| <= 1/2 the rest is below 1.3e-7."""
 
 
@@ -139,7 +165,7 @@ def round_i32(x: V) -> V:
     return (x + 12582912.0).bits(i32) - 0x4B400000
 
 
-# ---- short floats ----------------------------------------------------------------------------------------------------
+# ---- short floats --------------------------------------------------------------------------------
 
 
 @op
@@ -149,7 +175,9 @@ def widen(x: V) -> V:
         return (convert(x.bits(u16), u32) << 16).bits(f32)
     bits = convert(x.bits(u16), u32)
     sign, rest = (bits & 0x8000) << 16, (bits & 0x7FFF) << 13
-    finite = (rest.bits(f32) * 2.0**112).bits(u32)  # moves the exponent's bias from 15 to 127, subnormals too
+    finite = (rest.bits(f32) * 2.0**112).bits(
+        u32
+    )  # moves the exponent's bias from 15 to 127, subnormals too
     return (select((bits & 0x7FFF) < 0x7C00, finite, rest | 0x7F800000) | sign).bits(f32)
 
 
@@ -162,9 +190,15 @@ def narrow(x: V, *, to: DType) -> V:
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         short = select(size <= 0x7F800000, rounded, (bits >> 16) | 0x40)
         return convert(short, u16).bits(bf16)
-    normal = (size + 0xC8000FFF + ((size >> 13) & 1)) >> 13  # the other bias, and half of the last place
-    tiny = (size.bits(f32) + 0.5).bits(u32) - 0x3F000000  # adding 0.5 shifts a subnormal's bits into place
-    special = select(size <= 0x7F800000, full(u32, 0x7C00, x.lanes), ((size >> 13) & 0x3FF) | 0x7E00)
+    normal = (
+        size + 0xC8000FFF + ((size >> 13) & 1)
+    ) >> 13  # the other bias, and half of the last place
+    tiny = (size.bits(f32) + 0.5).bits(
+        u32
+    ) - 0x3F000000  # adding 0.5 shifts a subnormal's bits into place
+    special = select(
+        size <= 0x7F800000, full(u32, 0x7C00, x.lanes), ((size >> 13) & 0x3FF) | 0x7E00
+    )
     short = select(size < 0x38800000, tiny, select(size < 0x47800000, normal, special))
     return convert(short | ((bits >> 16) & 0x8000), u16).bits(f16)
 
@@ -187,4 +221,7 @@ def splat_bytes(four: V, lanes: int, to: DType = i8) -> V:
     return tracer().emit("splat", four, lanes=lanes).bits(to)
 
 
-__all__ = ["OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "exp", "exp2", "i16", "muladd", "narrow", "op", "round_i32", "splat_bytes", "widen"]  # fmt: skip
+__all__ = [
+    "OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "exp", "exp2", "i16", "muladd", "narrow",
+    "op", "round_i32", "splat_bytes", "widen",
+]  # fmt: skip

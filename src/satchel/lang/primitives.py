@@ -95,7 +95,9 @@ def _splat(types: tuple[Type, ...], attrs: dict[str, Any]) -> Type:
 def _shuffle(types: tuple[Type, ...], attrs: dict[str, Any]) -> Type:
     whole = _same(types, attrs)
     if not attrs["lanes"] or not all(0 <= i < whole.lanes * len(types) for i in attrs["lanes"]):
-        raise KernelError(f"takes lanes {attrs['lanes']}, which {len(types)} x {whole} does not have")
+        raise KernelError(
+            f"takes lanes {attrs['lanes']}, which {len(types)} x {whole} does not have"
+        )
     if (len(types) > 2 and whole.lanes > 1) or (whole.lanes == 1 and len(attrs["lanes"]) == 1):
         raise KernelError("takes one vector, two, or scalars for several lanes")
     return Type(whole.dtype, len(attrs["lanes"]))
@@ -130,7 +132,7 @@ def _const(_: tuple[Type, ...], attrs: dict[str, Any]) -> Type:
 
 
 def constant_bits(kind: Type, number: Any) -> list[int]:
-    """The bits of each lane of a constant: one number for all lanes, or a tuple with one for each."""
+    """The bits of each lane of a constant: one number for all, or a tuple with one for each."""
     if not isinstance(number, tuple):
         return [bits_of(kind.dtype, number)] * kind.lanes
     each: tuple[Any, ...] = number  # pyright: ignore[reportUnknownVariableType]
@@ -159,7 +161,9 @@ def bits_of(dtype: DType, number: Any) -> int:
     if np.isinf(x) and abs(number) != float("inf"):
         raise KernelError(f"{number!r} is no {dtype}")
     bits = int(x.view(f"u{short.bytes}"))
-    return bits if dtype is not bf16 else (bits + 0x7FFF + (bits >> 16 & 1) * (number == number)) >> 16
+    return (
+        bits if dtype is not bf16 else (bits + 0x7FFF + (bits >> 16 & 1) * (number == number)) >> 16
+    )
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ def _convert(x: Any, to: DType) -> Any:
         return x.astype(to.numpy)
 
 
-def _constant(type: Type, value: Any) -> Any:
+def _constant(type: Type, value: Any) -> Any:  # noqa: A002  (the attribute's name)
     import numpy as np
 
     bits = np.array(constant_bits(type, value), np.uint64)
@@ -208,9 +212,18 @@ def _pick(rule: str) -> Callable[..., Any]:
     def call(a: Any, b: Any) -> Any:
         import numpy as np
 
-        return np.where(a > b if rule == "max" else a < b, a, b)
+        chosen: Any = np.where(a > b if rule == "max" else a < b, a, b)
+        return chosen
 
     return call
+
+
+def _recut(x: Any, to: DType) -> Any:
+    return x.view(to.numpy)
+
+
+def _repeat(x: Any, lanes: int) -> Any:
+    return x.repeat(lanes)
 
 
 def _take(*args: Any, lanes: tuple[int, ...]) -> Any:
@@ -241,13 +254,15 @@ PRIMITIVES: dict[str, Primitive] = {
     "ne": Primitive(_compare, _numpy("not_equal")),
     "select": Primitive(_select, _numpy("where"), 3),
     "convert": Primitive(_convert_type, _convert, 1),
-    "bitcast": Primitive(_bitcast, lambda x, to: x.view(to.numpy), 1),
-    "splat": Primitive(_splat, lambda x, lanes: x.repeat(lanes), 1),
+    "bitcast": Primitive(_bitcast, _recut, 1),
+    "splat": Primitive(_splat, _repeat, 1),
     "shuffle": Primitive(_shuffle, _take, None),
     "offset": Primitive(_offset),
     "load": Primitive(_load, None, 1),
     "store": Primitive(_store),
-    "native": Primitive(lambda _, attrs: attrs["type"], None, None),  # by LLVM's name: only rules make these
+    "native": Primitive(
+        lambda _, attrs: attrs["type"], None, None
+    ),  # by LLVM's name: only rules make these
 }
 
 

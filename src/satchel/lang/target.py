@@ -1,4 +1,4 @@
-"""What code is generated for: a triple, a CPU's features, and the levels of features that we test."""
+"""What code is generated for: a triple, a CPU's features, and the levels that we test."""
 
 from __future__ import annotations
 
@@ -56,8 +56,17 @@ TARGETS = {
         _x86("x86-avxvnni", 256, 16, *_AVX2, "avxvnni"),
         _x86("x86-avx512vnni", 512, 32, *_AVX512),
         Target("arm-neon", "aarch64-linux-gnu", "generic", frozenset({"neon"}), 128, 32),
-        Target("arm-dotprod", "aarch64-linux-gnu", "generic", frozenset({"neon", "dotprod"}), 128, 32),
-        Target("arm-i8mm", "aarch64-linux-gnu", "generic", frozenset({"neon", "dotprod", "i8mm"}), 128, 32),
+        Target(
+            "arm-dotprod", "aarch64-linux-gnu", "generic", frozenset({"neon", "dotprod"}), 128, 32
+        ),
+        Target(
+            "arm-i8mm",
+            "aarch64-linux-gnu",
+            "generic",
+            frozenset({"neon", "dotprod", "i8mm"}),
+            128,
+            32,
+        ),
         Target(
             "riscv-v",
             "riscv64-linux-gnu",
@@ -81,7 +90,8 @@ def isa_named(machine: str) -> str:
 
 
 def choose_target(isa: str, features: Collection[str]) -> Target:
-    """The best level that a CPU with these features (LLVM's names) runs; "x86-base" and "arm-neon" always run.
+    """The best level that a CPU with these features (LLVM's names) runs; "x86-base" and "arm-neon"
+    always run.
 
     Raises OptionError where no level fits the ISA.
     """

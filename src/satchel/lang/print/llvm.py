@@ -13,7 +13,9 @@ from satchel.lang.primitives import constant_bits
 
 _NAMES = {"f32": "float", "f64": "double", "ptr": "ptr"}
 _SHORT = {f16: "half", bf16: "bfloat"}
-"""Short floats are integers to LLVM (whose own are legal on few targets) but where an instruction takes them."""
+"""Short floats are integers to LLVM (whose own are legal on few targets) but where an instruction
+takes them.
+"""
 
 
 def scalar(t: DType) -> str:
@@ -72,7 +74,10 @@ def _compare(op: str) -> Callable[[DType], str]:
 
 
 INFIX: dict[str, Callable[[DType], str]] = {
-    **{op: _arithmetic(op) for op in ("add", "sub", "mul", "div", "rem", "and", "or", "xor", "shl", "shr")},
+    **{
+        op: _arithmetic(op)
+        for op in ("add", "sub", "mul", "div", "rem", "and", "or", "xor", "shl", "shr")
+    },
     **{op: _compare(op) for op in ("lt", "le", "eq", "ne")},
 }
 
@@ -120,7 +125,9 @@ class Printer:
         return f"{wanted} {self.line(f'bitcast {self.typed(value)} to {wanted}')}"
 
     def stored(self, t: Type, right: str) -> str:
-        """The instruction whose result, made by `right` in t's own form, is in the form that we keep."""
+        """The instruction whose result, made by `right` in t's own form, is in the form that we
+        keep.
+        """
         if own_type(t) == type_text(t):
             return right
         return f"bitcast {own_type(t)} {self.line(right)} to {type_text(t)}"
@@ -146,7 +153,8 @@ class Printer:
             if isinstance(s, Loop):
                 self.loop(s)
             elif s.op == "store":
-                self.lines.append(f"  store {self.typed(s.args[0])}, {self.typed(s.args[1])}, align {_align(s.args[0].type)}")
+                x, place = map(self.typed, s.args)
+                self.lines.append(f"  store {x}, {place}, align {_align(s.args[0].type)}")
             else:
                 self.inst(s)
 
@@ -154,7 +162,9 @@ class Printer:
         assert s.result is not None
         if s.op == "const":
             self.names[s.result] = constant(s.result.type, s.attr("value"))
-        elif s.op in ("convert", "bitcast") and type_text(s.args[0].type) == type_text(s.result.type):
+        elif s.op in ("convert", "bitcast") and type_text(s.args[0].type) == type_text(
+            s.result.type
+        ):
             self.names[s.result] = self.names[s.args[0]]
         else:
             right = self.right_side(s, s.result.type)
@@ -205,7 +215,8 @@ class Printer:
         if kind.lanes == 1:
             return self.gather(s.args, lanes)
         if len(lanes) == 1:
-            return f"extractelement {self.typed(s.args[lanes[0] // kind.lanes])}, i32 {lanes[0] % kind.lanes}"
+            which, lane = divmod(lanes[0], kind.lanes)
+            return f"extractelement {self.typed(s.args[which])}, i32 {lane}"
         other = self.typed(s.args[1]) if len(s.args) > 1 else f"{type_text(kind)} poison"
         mask = ", ".join(f"i32 {i}" for i in lanes)
         return f"shufflevector {self.typed(s.args[0])}, {other}, <{len(lanes)} x i32> <{mask}>"
@@ -235,8 +246,19 @@ class Printer:
         test = "%" + self.fresh()
         top = [f"  {n} = phi {t} [ {i}, %{before} ], [ {y}, %{self.block} ]" for n, t, i, y in phis]
         start = [f"  br label %{head}", f"{head}:", *top, f"  {test} = icmp slt i64 {index}, {hi}"]
-        end = [f"  {following} = add i64 {index}, {step}", f"  br label %{head}, !llvm.loop !1", f"{after}:"]
-        self.lines = [*outer, *start, f"  br i1 {test}, label %{inside}, label %{after}", f"{inside}:", *self.lines, *end]
+        end = [
+            f"  {following} = add i64 {index}, {step}",
+            f"  br label %{head}, !llvm.loop !1",
+            f"{after}:",
+        ]
+        self.lines = [
+            *outer,
+            *start,
+            f"  br i1 {test}, label %{inside}, label %{after}",
+            f"{inside}:",
+            *self.lines,
+            *end,
+        ]
         self.block = after
 
 
@@ -249,7 +271,7 @@ _FLAGS = '!0 = !{}\n!1 = distinct !{!1, !2}\n!2 = !{!"llvm.loop.unroll.disable"}
 
 
 def llvm_text(*functions: Function) -> str:
-    """A module of these functions. Raises KernelError on an op that lowering should have replaced."""
+    """A module of these functions. Raises KernelError on an op that is not lowered."""
     printers = [Printer(f) for f in functions]
     texts = [p.text() for p in printers]
     declared = sorted(set[str]().union(*(p.declared for p in printers)))

@@ -1,4 +1,6 @@
-"""A function lowered to meanings, as Python over numpy: the living definition of a kernel, and the oracle of its tests."""
+"""A function lowered to meanings, as Python over numpy: the living definition of a kernel, and the
+oracle of its tests.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,16 @@ class Pointer:
         import numpy as np
 
         end = self.at + kind.dtype.bytes * kind.lanes
-        assert 0 <= self.at and end <= self.memory.size, f"a load of {kind} at {self.at} is out of bounds"
+        assert 0 <= self.at <= end <= self.memory.size, f"a load at {self.at} is out of bounds"
         return np.frombuffer(self.memory[self.at : end].tobytes(), kind.dtype.numpy)
 
     def store(self, x: Any) -> None:
         import numpy as np
 
         raw = np.frombuffer(x.tobytes(), np.uint8)
-        assert 0 <= self.at and self.at + raw.size <= self.memory.size, f"a store at {self.at} is out of bounds"
-        self.memory[self.at : self.at + raw.size] = raw
+        end = self.at + raw.size
+        assert 0 <= self.at <= end <= self.memory.size, f"a store at {self.at} is out of bounds"
+        self.memory[self.at : end] = raw
 
 
 class Args(Pointer):
@@ -72,21 +75,30 @@ def python_text(function: Function) -> str:
         out: list[str] = []
         for s in body:
             if isinstance(s, Loop):
-                out += [f"{indent}{name(p)} = {name(i)}" for p, i in zip(s.params, s.inits, strict=True)]
-                out += [f"{indent}for i in range({', '.join(f'int({name(b)}[0])' for b in s.bounds)}):"]
+                out += [
+                    f"{indent}{name(p)} = {name(i)}" for p, i in zip(s.params, s.inits, strict=True)
+                ]
+                out += [
+                    f"{indent}for i in range({', '.join(f'int({name(b)}[0])' for b in s.bounds)}):"
+                ]
                 out += [f"{indent}    {name(s.index)} = index_(i)"]
                 out += lines(s.body, indent + "    ")
                 if s.params:
                     left = ", ".join(name(p) for p in s.params)
                     out += [f"{indent}    {left} = {', '.join(name(y) for y in s.yields)}"]
-                out += [f"{indent}{name(r)} = {name(p)}" for r, p in zip(s.results, s.params, strict=True)]
+                out += [
+                    f"{indent}{name(r)} = {name(p)}"
+                    for r, p in zip(s.results, s.params, strict=True)
+                ]
             else:
                 made = f"{name(s.result)} = " if s.result is not None else ""
                 out.append(f"{indent}{made}{right(s)}")
         return out
 
     body = lines(function.body, "    ")
-    return "\n".join([f"def {function.name}({', '.join(name(p) for p in function.params)}):", *body, ""])
+    return "\n".join(
+        [f"def {function.name}({', '.join(name(p) for p in function.params)}):", *body, ""]
+    )
 
 
 def python_function(function: Function) -> Callable[[list[Any], int, int], None]:
@@ -99,8 +111,11 @@ def python_function(function: Function) -> Callable[[list[Any], int, int], None]
         def __missing__(self, key: str) -> Type:
             return self.setdefault(key, parse_type(key))
 
+    def index(i: int) -> Any:
+        return np.array([i], np.int64)
+
     scope: dict[str, Any] = {f"{k}_": p.meaning for k, p in PRIMITIVES.items() if p.meaning}
-    scope |= {"T": Types(), "D": DTYPES, "index_": lambda i: np.array([i], np.int64)}
+    scope |= {"T": Types(), "D": DTYPES, "index_": index}
     scope |= {"nan": float("nan"), "inf": float("inf")}
     exec(compile(python_text(function), f"<{function.name}>", "exec"), scope)
     inner = scope[function.name]

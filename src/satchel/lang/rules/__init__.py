@@ -1,4 +1,6 @@
-"""With this feature, these instructions: one file an ISA. The first rule that fits is taken; importing the room adds them all."""
+"""With this feature, these instructions: one file an ISA. The first rule that fits is taken;
+importing the room adds them all.
+"""
 
 from satchel.lang.rules import arm, riscv, wasm, x86
 

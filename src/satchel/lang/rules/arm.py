@@ -15,13 +15,15 @@ def fmla(a: V, b: V, c: V) -> V:
 
 
 @dot4.on("i8mm", bits=128)
-def usdot(s: V, a: V, b: V, *, top: int = 255) -> V:
+def usdot(s: V, a: V, b: V, **_: Any) -> V:
     return native("llvm.aarch64.neon.usdot.v4i32.v16i8", s.type, s, a, b)
 
 
 @dot4.on("dotprod", bits=128)
 def sdot(s: V, a: V, b: V, *, top: int = 255) -> V:
-    """Signed only: an unsigned byte above 127 is a - 128, and 128 times the sum of b makes up for it."""
+    """Signed only: an unsigned byte above 127 is a - 128, and 128 times the sum of b makes up for
+    it.
+    """
     name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
     if top <= 127:
         return native(name, s.type, s, a.bits(i8), b)
@@ -30,10 +32,12 @@ def sdot(s: V, a: V, b: V, *, top: int = 255) -> V:
 
 
 @dot4.on("neon", bits=128)
-def saddlp(s: V, a: V, b: V, *, top: int = 255) -> V:
+def saddlp(s: V, a: V, b: V, **_: Any) -> V:
     """A product of u8 and i8 fits a word; neighbours are added into dwords, and those again."""
     words = convert(a, i16) * convert(b, i16)
-    pairs = [native("llvm.aarch64.neon.saddlp.v4i32.v8i16", s.type, words[h : h + 8]) for h in (0, 8)]
+    pairs = [
+        native("llvm.aarch64.neon.saddlp.v4i32.v8i16", s.type, words[h : h + 8]) for h in (0, 8)
+    ]
     return s + native("llvm.aarch64.neon.addp.v4i32", s.type, *pairs)
 
 
@@ -49,5 +53,3 @@ def is_half(to: DType) -> bool:
 @narrow.on("neon", requires=is_half)
 def fcvtn(x: V, **_: Any) -> V:
     return emit("convert", x, to=f16)
-
-

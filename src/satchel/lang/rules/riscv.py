@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from satchel.base.dtypes import i16, i32, i64
 from satchel.lang.ops import dot4, muladd
 from satchel.lang.trace import V, convert, native
@@ -13,8 +15,10 @@ def vfmadd(a: V, b: V, c: V) -> V:
 
 
 @dot4.on("v")
-def vwmulsu(s: V, a: V, b: V, *, top: int = 255) -> V:
-    """A product of u8 and i8 fits a word; the halves of a wider lane are added, twice, without a shuffle."""
+def vwmulsu(s: V, a: V, b: V, **_: Any) -> V:
+    """A product of u8 and i8 fits a word; the halves of a wider lane are added, twice, without a
+    shuffle.
+    """
     pairs = (convert(a, i16) * convert(b, i16)).bits(i32)
     pairs = (pairs >> 16) + ((pairs << 16) >> 16)
     fours = pairs.bits(i64)

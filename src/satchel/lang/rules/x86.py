@@ -19,7 +19,7 @@ def fused(a: V, b: V, c: V) -> V:
     return native("llvm.fma[]", c.type, a, b, c)
 
 
-def vpdpbusd(s: V, a: V, b: V, *, top: int = 255) -> V:
+def vpdpbusd(s: V, a: V, b: V, **_: Any) -> V:
     """Unsigned by signed bytes, four products added to a dword without saturation."""
     return native(f"llvm.x86.avx512.vpdpbusd.{s.type.bits}", s.type, s, a, b)
 
@@ -31,8 +31,8 @@ _MADD_BYTES = {256: "llvm.x86.avx2.pmadd.ub.sw", 128: "llvm.x86.ssse3.pmadd.ub.s
 _MADD_WORDS = {256: "llvm.x86.avx2.pmadd.wd", 128: "llvm.x86.sse2.pmadd.wd"}
 
 
-def pmaddubsw(s: V, a: V, b: V, *, top: int = 255) -> V:
-    """Pairs of bytes to words, which would saturate above 2 * 127 * 128; pairs of words to dwords."""
+def pmaddubsw(s: V, a: V, b: V, **_: Any) -> V:
+    """Pairs of bytes to words, which saturate above 2 * 127 * 128; pairs of words to dwords."""
     words = native(_MADD_BYTES[s.type.bits], Type(i16, 2 * s.lanes), a, b)
     return s + native(_MADD_WORDS[s.type.bits], s.type, words, full(i16, 1, 2 * s.lanes))
 
@@ -41,11 +41,14 @@ dot4.on("avx2", bits=256, requires=is_small)(pmaddubsw)
 dot4.on("ssse3", bits=128, requires=is_small)(pmaddubsw)
 
 
-def pmaddwd(s: V, a: V, b: V, *, top: int = 255) -> V:
+def pmaddwd(s: V, a: V, b: V, **_: Any) -> V:
     """All bytes as words first: any byte will do."""
     n = 2 * s.lanes
     halves = [
-        native(_MADD_WORDS[s.type.bits], s.type, convert(a[h : h + n], i16), convert(b[h : h + n], i16)) for h in (0, n)
+        native(
+            _MADD_WORDS[s.type.bits], s.type, convert(a[h : h + n], i16), convert(b[h : h + n], i16)
+        )
+        for h in (0, n)
     ]
     even, odd = (emit("shuffle", *halves, lanes=tuple(range(k, n, 2))) for k in (0, 1))
     return s + even + odd
@@ -67,5 +70,3 @@ def vcvtph2ps(x: V) -> V:
 @narrow.on("f16c", requires=is_half)
 def vcvtps2ph(x: V, **_: Any) -> V:
     return emit("convert", x, to=f16)
-
-
