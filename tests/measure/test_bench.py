@@ -7,9 +7,9 @@ import json
 import pytest
 from tests.measure import tiny
 
-from satchel.archs import trace
+from satchel.base.errors import OptionError
 from satchel.files.checkpoint import Checkpoint, open_checkpoint
-from satchel.measure.bench import measure
+from satchel.measure.bench import cases_of, load_for, measure
 from satchel.measure.forecast import forecast
 from satchel.measure.work import work_of
 
@@ -20,11 +20,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def test_the_work_of_a_token(checkpoint: Checkpoint) -> None:
+    with load_for(checkpoint, cases_of(8, 0), 1) as model:
+        work = work_of(model.graph, model.lowered)
     head = tiny.VOCAB * tiny.DIM
-    mads = head + tiny.LAYERS * sum(rows * columns for rows, columns in tiny.SHAPES.values())
-    work = work_of(trace(checkpoint))
-    assert (work.mads, work.head_mads) == (mads, head)
-    assert work.weight_bytes == mads // 32 * 34  # Q8_0: a scale of two bytes for 32 weights
+    layers = tiny.LAYERS * sum(rows * columns for rows, columns in tiny.SHAPES.values())
+    assert (work.layer_mads, work.head_mads) == (layers, head)
+    assert (
+        work.weight_bytes >= (layers + head) // 32 * 34
+    )  # Q8_0: two bytes of scale for 32 weights
+    assert work.prompt_mads(4) == layers + head / 4
+    kv_bytes = tiny.LAYERS * 2 * tiny.KV_HEADS * tiny.HEAD_DIM * 2  # keys and values in f16
+    assert work.bytes_at(9) == work.weight_bytes + 10 * kv_bytes
 
 
 def test_the_memory_forecast(checkpoint: Checkpoint) -> None:
@@ -38,10 +44,10 @@ def test_the_memory_forecast(checkpoint: Checkpoint) -> None:
 
 
 def test_results(checkpoint: Checkpoint) -> None:
-    results = list(
-        measure(checkpoint, name="tiny", n_prompt=70, n_generate=5, threads=1, repetitions=2)
-    )
-    assert [r.test for r in results] == ["pp70", "tg5"]
+    cases = cases_of(70, 5, depth=3)
+    with load_for(checkpoint, cases, 1) as model:
+        results = measure(model, cases, name="tiny", repetitions=2)
+    assert [r.test for r in results] == ["pp70 @ d3", "tg5 @ d3"]
     for result in results:
         line = json.loads(json.dumps(result.as_dict()))
         assert (line["model"], line["threads"], line["repetitions"]) == ("tiny", 1, 2)
@@ -49,10 +55,14 @@ def test_results(checkpoint: Checkpoint) -> None:
         assert line["tokens_per_s_sd"] >= 0
         expected = line["tokens_per_s"] / line["limit_tokens_per_s"]
         assert line["fraction_of_limit"] == pytest.approx(expected, abs=1e-4)
-    only = measure(checkpoint, name="tiny", n_prompt=0, n_generate=1, threads=1, repetitions=1)
-    assert [r.test for r in only] == ["tg1"]
 
 
 def test_a_prompt_longer_than_a_run(checkpoint: Checkpoint) -> None:
-    found = measure(checkpoint, name="t", n_prompt=600, n_generate=0, threads=1, repetitions=1)
-    assert [r.test for r in found] == ["pp600"]
+    cases = cases_of(600, 0)
+    with load_for(checkpoint, cases, 1) as model:
+        assert [r.test for r in measure(model, cases, name="t", repetitions=1)] == ["pp600"]
+
+
+def test_nothing_to_measure() -> None:
+    with pytest.raises(OptionError, match="-p and -n are both 0"):
+        cases_of(0, 0)

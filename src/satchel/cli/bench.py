@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from satchel.base.errors import OptionError
 from satchel.cli.output import as_json, table
 from satchel.files.store import resolve
 
 
 def bench(args: argparse.Namespace) -> int:
     """Prints a result for each test, one JSON object a line with --json."""
+    path = resolve(args.model)
     from satchel.files.checkpoint import open_checkpoint
-    from satchel.measure.bench import measure
+    from satchel.measure.bench import cases_of, load_for, measure
 
-    if not args.n_prompt and not args.n_gen:
-        raise OptionError("nothing to measure: -p and -n are both 0")
-    results = measure(
-        open_checkpoint(resolve(args.model)),
-        name=str(args.model),
-        n_prompt=args.n_prompt,
-        n_generate=args.n_gen,
-        threads=args.threads,
-        repetitions=args.repetitions,
-    )
+    cases = cases_of(args.n_prompt, args.n_gen, args.n_depth)
+    with load_for(open_checkpoint(path), cases, args.threads) as model:
+        results = measure(model, cases, name=str(args.model), repetitions=args.repetitions)
     if args.json:
         for result in results:
             print(as_json(result.as_dict()))

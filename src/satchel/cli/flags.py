@@ -194,6 +194,7 @@ COMMANDS = {
             MODEL,
             Flag(("-p", "--n-prompt"), "tokens of the prompt test; 0: none", whole(0), 512),
             Flag(("-n", "--n-gen"), "tokens of the generation test; 0: none", whole(0), 128),
+            Flag(("-d", "--n-depth"), "tokens that are there before each test", whole(0), 0),
             Flag(("-r", "--repetitions"), "how often each test is run", whole(1), 5),
             THREADS,
             JSON,
