@@ -1,39 +1,63 @@
 """Speed: tokens per second of a prompt (pp) and of generation (tg), beside the machine's limits.
 
 The limits are measured in the same run, between the tests: generation can't be faster than reading
-all weights once a token, a prompt not faster than its multiply-adds.
+the weights and the KV cache once a token, a prompt not faster than its multiply-adds.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from satchel.base.errors import OptionError
 from satchel.compiler.model import CompiledModel, load_model
 from satchel.files.checkpoint import Checkpoint
 from satchel.measure.limits import LimitMeter
 from satchel.measure.work import Work, work_of
 from satchel.runtime.batch import PAGE, Batch
 
+WARM_UP = 8  # tokens generated before anything is timed
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt of n tokens (pp), or n tokens generated one by one (tg), after `depth` others."""
+
+    kind: Literal["pp", "tg"]
+    n: int
+    depth: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.n}" + (f" @ d{self.depth}" if self.depth else "")
+
+    def limit(self, work: Work, read_bytes_per_s: float, mads_per_s: float) -> float:
+        """Tokens a second that nothing can exceed on a machine like this."""
+        if self.kind == "pp":
+            return mads_per_s / work.prompt_mads(self.n)
+        return read_bytes_per_s / work.generation_bytes(self.n, self.depth)
+
 
 @dataclass(frozen=True)
 class Result:
-    """One test: the median of its runs, their standard deviation, and what would be possible."""
+    """One case: the median of its runs, their standard deviation, and what would be possible."""
 
     model: str
-    test: str  # "pp512": a prompt of 512 tokens; "tg128": 128 tokens generated
+    test: str
+    depth: int
     threads: int
     repetitions: int
     tokens_per_s: float
     tokens_per_s_sd: float
     limit_tokens_per_s: float
-    limited_by: str  # "read" or "mads"
-    limit: float  # bytes read, or multiply-adds, per second: the median of the same run
+    limited_by: str  # "read" or "multiply"
+    read_bytes_per_s: float  # the median of the same run, as the next one
+    mads_per_s: float
+    target: str
 
     @property
     def fraction_of_limit(self) -> float:
@@ -44,102 +68,120 @@ class Result:
         return asdict(self) | {"fraction_of_limit": round(self.fraction_of_limit, 4)}
 
 
+class Runner:
+    """Runs one sequence of arbitrary tokens through a model, and says how fast that was."""
+
+    def __init__(self, model: CompiledModel) -> None:
+        self.model = model
+        draw = np.random.default_rng(0)
+        self._tokens = draw.integers(0, model.vocab_size, model.context_length, dtype=np.int32)
+        self._table = np.arange(-(-model.context_length // PAGE), dtype=np.int32)[None]
+
+    def tokens(self, n: int) -> list[int]:
+        """The first n tokens."""
+        return self._tokens[:n].tolist()
+
+    def batch(self, start: int, n: int, *, wanted: bool = True) -> Batch:
+        """The n tokens from position `start` on; the logits of the last are wanted, or none."""
+        return Batch(
+            tokens=self._tokens[start : start + n],
+            positions=np.arange(start, start + n, dtype=np.int32),
+            sequences=np.zeros(n, np.int32),
+            tables=self._table[:, : -(-(start + n) // PAGE)],
+            wanted=np.array([n - 1] if wanted else [], np.int32),
+        )
+
+    def prompt(self, n: int, depth: int = 0) -> float:
+        """Tokens a second of a prompt of n tokens, in runs as large as the model takes."""
+        begin, end = time.perf_counter(), depth + n
+        for start in range(depth, end, self.model.max_batch):
+            size = min(self.model.max_batch, end - start)
+            self.model.run(self.batch(start, size, wanted=start + size == end))
+        return n / (time.perf_counter() - begin)
+
+    def generate(self, n: int, depth: int = 0) -> float:
+        """Tokens a second, one at a time."""
+        begin = time.perf_counter()
+        for position in range(depth, depth + n):
+            self.model.run(self.batch(position, 1))
+        return n / (time.perf_counter() - begin)
+
+    def fill(self, depth: int) -> None:
+        """Put the first `depth` tokens into the KV cache, where the cases find them."""
+        if depth:
+            self.prompt(depth)
+
+    def warm_up(self, depth: int = 0) -> None:
+        """Touch all weights and buffers, and wake the workers."""
+        room = self.model.context_length - depth
+        self.prompt(min(self.model.max_batch, room), depth)
+        self.generate(min(WARM_UP, room), depth)
+
+    def time(self, case: Case) -> float:
+        """Tokens a second of one run of a case, whose depth must be filled."""
+        run = self.prompt if case.kind == "pp" else self.generate
+        return run(case.n, case.depth)
+
+
+def cases_of(n_prompt: int, n_generate: int, depth: int = 0) -> list[Case]:
+    """Both cases, or the one that has any tokens. Raises OptionError when neither has."""
+    both = [Case("pp", n_prompt, depth), Case("tg", n_generate, depth)]
+    cases = [case for case in both if case.n]
+    if not cases:
+        raise OptionError("nothing to measure: -p and -n are both 0")
+    return cases
+
+
+def load_for(checkpoint: Checkpoint, cases: list[Case], threads: int | None) -> CompiledModel:
+    """The model, its context long enough. Raises SatchelError as loading does."""
+    context = max(case.depth + case.n for case in cases)
+    return load_model(checkpoint, context=context, threads=threads, n_pages=-(-context // PAGE))
+
+
 def measure(
-    checkpoint: Checkpoint,
-    *,
-    name: str,
-    n_prompt: int = 512,
-    n_generate: int = 128,
-    threads: int | None = None,
-    repetitions: int = 5,
-) -> Iterator[Result]:
-    """Runs both tests `repetitions` times, in turns with the limits; then yields the results.
+    model: CompiledModel, cases: list[Case], *, name: str, repetitions: int = 5
+) -> list[Result]:
+    """Runs all cases `repetitions` times, in turns with the limits."""
+    with LimitMeter(model.threads) as meter:
+        samples = _sample(Runner(model), meter, cases, repetitions)
+    work = work_of(model.graph, model.lowered)
+    read, mads = (statistics.median(samples[limit]) for limit in ("read", "multiply"))
 
-    Raises SatchelError as loading does.
-    """
-    context = max(n_prompt, n_generate, 1)
-    with load_model(checkpoint, context=context, threads=threads) as model:
-        meter = LimitMeter(model.threads)
-        try:
-            samples = _sample(model, meter, n_prompt, n_generate, repetitions)
-        finally:
-            meter.close()
-        work = work_of(model.graph)
-
-    def result(test: str, limited_by: str, work_per_token: float) -> Result:
-        speeds, limit = samples[test], statistics.median(samples[limited_by])
+    def result(case: Case) -> Result:
+        speeds = samples[str(case)]
         return Result(
             model=name,
-            test=test,
+            test=str(case),
+            depth=case.depth,
             threads=model.threads,
             repetitions=repetitions,
             tokens_per_s=round(statistics.median(speeds), 2),
             tokens_per_s_sd=round(statistics.stdev(speeds) if len(speeds) > 1 else 0.0, 2),
-            limit_tokens_per_s=round(limit / work_per_token, 2),
-            limited_by=limited_by,
-            limit=round(limit),
+            limit_tokens_per_s=round(case.limit(work, read, mads), 2),
+            limited_by="multiply" if case.kind == "pp" else "read",
+            read_bytes_per_s=round(read),
+            mads_per_s=round(mads),
+            target=model.target.name,
         )
 
-    if n_prompt:
-        yield result(f"pp{n_prompt}", "mads", _mads_per_prompt_token(work, n_prompt))
-    if n_generate:
-        yield result(f"tg{n_generate}", "read", work.weight_bytes)
-
-
-def _mads_per_prompt_token(work: Work, n_prompt: int) -> float:
-    return work.mads - work.head_mads * (1 - 1 / n_prompt)
+    return [result(case) for case in cases]
 
 
 def _sample(
-    model: CompiledModel, meter: LimitMeter, n_prompt: int, n_generate: int, repetitions: int
+    runner: Runner, meter: LimitMeter, cases: list[Case], repetitions: int
 ) -> dict[str, list[float]]:
-    """Tokens per second of the tests and both limits, a sample of each in turn."""
-    tokens = np.random.default_rng(0).integers(0, model.vocab_size, model.context_length)
-    prompt, ones = _prompt(model, tokens[:n_prompt]), _one_by_one(tokens[:n_generate])
-    tests: dict[str, Callable[[], float]] = {
+    """Tokens per second of the cases and both limits, a sample of each in turn."""
+    timed: dict[str, Callable[[], float]] = {
         "read": meter.read_bytes_per_s,
-        "mads": meter.mads_per_s,
+        "multiply": meter.mads_per_s,
     }
-    if n_prompt:
-        tests[f"pp{n_prompt}"] = lambda: n_prompt / _seconds(model, prompt)
-    if n_generate:
-        tests[f"tg{n_generate}"] = lambda: n_generate / _seconds(model, ones)
-    for warm_up in (prompt, ones[:8]):
-        _seconds(model, warm_up)
-    samples: dict[str, list[float]] = {test: [] for test in tests}
+    for case in cases:
+        timed[str(case)] = lambda case=case: runner.time(case)
+    depth = max(case.depth for case in cases)
+    runner.fill(depth)
+    runner.warm_up(depth)
+    samples: dict[str, list[float]] = {name: [] for name in timed}
     for _ in range(repetitions):
-        for test, sample in tests.items():
-            samples[test].append(sample())
+        for name, sample in timed.items():
+            samples[name].append(sample())
     return samples
-
-
-def _seconds(model: CompiledModel, batches: list[Batch]) -> float:
-    begin = time.perf_counter()
-    for batch in batches:
-        model.run(batch)
-    return time.perf_counter() - begin
-
-
-def _prompt(model: CompiledModel, tokens: np.ndarray[Any, Any]) -> list[Batch]:
-    """The prompt in runs as large as the model takes, the last token's logits wanted."""
-    starts = range(0, len(tokens), model.max_batch)
-    return [
-        _batch(tokens[start : start + model.max_batch], start, last=start == starts[-1])
-        for start in starts
-    ]
-
-
-def _one_by_one(tokens: np.ndarray[Any, Any]) -> list[Batch]:
-    return [_batch(tokens[i : i + 1], i, last=True) for i in range(len(tokens))]
-
-
-def _batch(tokens: np.ndarray[Any, Any], start: int, *, last: bool) -> Batch:
-    """Tokens of one sequence, which has the pages 0, 1, 2, ..."""
-    n = len(tokens)
-    return Batch(
-        tokens=tokens.astype(np.int32),
-        positions=np.arange(start, start + n, dtype=np.int32),
-        sequences=np.zeros(n, np.int32),
-        tables=np.arange(-(-(start + n) // PAGE), dtype=np.int32)[None],
-        wanted=np.array([n - 1] if last else [], np.int32),
-    )
