@@ -37,14 +37,14 @@ from satchel.lang.lower import lower
 from satchel.lang.ops import OPS, Op, Rule
 from satchel.lang.primitives import PRIMITIVES, result_type
 from satchel.lang.target import Target
-from satchel.lang.trace import Row, Tracer, V, emit, loop, tracing, value
+from satchel.lang.trace import Row, Tracer, V, emit, loop, tracing
 
 Array = np.ndarray[Any, Any]
 INTEGERS = (i8, i16, i32, i64, u8, u16, u32)
 FLOATS = (f32, f64)
 NUMBERS = (*INTEGERS, *FLOATS)
 STORED = (*NUMBERS, f16, bf16)
-random = np.random.default_rng(0)
+RANDOM = np.random.default_rng(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +67,8 @@ class Case:
         params = (V(Type(trace.ptr)), V(Type(i64)), V(Type(i64)))
         with tracing(Tracer()) as tracer:
             slots = [
-                emit("load", emit("offset", params[0], value(8 * k, Type(i64))), type=Type(trace.ptr), constant=True)
-                for k in range(len(self.types) + 1)
-            ]  # fmt: skip
+                Row(params[0], trace.ptr, constant=True).load(k) for k in range(len(self.types) + 1)
+            ]
             for i in loop(params[1], params[2]):
                 args = [
                     Row(slot, t.dtype, constant=True).load(i * t.lanes, t.lanes)
@@ -163,11 +162,11 @@ def edges(t: DType) -> Array:
 def spread(t: DType, n: int) -> Array:
     """n values at random: all bit patterns alike for integers, all magnitudes for floats."""
     if t is bf16:
-        return random.integers(0, 1 << 16, n).astype(np.uint16)
+        return RANDOM.integers(0, 1 << 16, n).astype(np.uint16)
     if t.kind in "iu":
-        return random.integers(0, 256, n * t.bytes, dtype=np.uint8).view(t.numpy)
-    exponent = random.uniform(-30, 30, n) if t is not f16 else random.uniform(-20, 14, n)
-    return (random.choice([-1, 1], n) * 2.0**exponent).astype(t.numpy)
+        return RANDOM.integers(0, 256, n * t.bytes, dtype=np.uint8).view(t.numpy)
+    exponent = RANDOM.uniform(-30, 30, n) if t is not f16 else RANDOM.uniform(-20, 14, n)
+    return (RANDOM.choice([-1, 1], n) * 2.0**exponent).astype(t.numpy)
 
 
 def pairs(t: DType, u: DType | None = None) -> tuple[Array, Array]:
@@ -335,16 +334,16 @@ def f32_in(low: float, high: float, n: int) -> Array:
 
 
 def dot4_rows(n: int, top: int) -> tuple[Array, Array, Array]:
-    """Sums, and quads of bytes: each product of extremes in all four places, alone, and at random."""
+    """Sums, and quads of bytes: products of extremes in all four places, mixed, and at RANDOM."""
     a = [x for x in (0, 1, top // 2, top // 2 + 1, top - 1, top) if x <= top]
     alike = np.array(list(itertools.product(a, (-128, -127, -1, 0, 1, 127))))
     quads = np.repeat(alike[:, None], 4, axis=1)
     count = 1024
     mixed = np.stack(
-        [random.choice(a, (count, 4)), random.choice([-128, -127, -1, 0, 1, 127], (count, 4))], -1
+        [RANDOM.choice(a, (count, 4)), RANDOM.choice([-128, -127, -1, 0, 1, 127], (count, 4))], -1
     )
     wild = np.stack(
-        [random.integers(0, top + 1, (count, 4)), random.integers(-128, 128, (count, 4))], -1
+        [RANDOM.integers(0, top + 1, (count, 4)), RANDOM.integers(-128, 128, (count, 4))], -1
     )
     both = np.concatenate([quads, mixed, wild])
     both = both[: both.shape[0] // n * n]
@@ -374,7 +373,7 @@ def floats_near_halfs() -> Array:
             near,
             -near,
             singles(f32, 512),
-            random.integers(0, 1 << 32, 2048).astype(np.uint32).view(np.float32),
+            RANDOM.integers(0, 1 << 32, 2048).astype(np.uint32).view(np.float32),
         ]
     )
     return np.resize(row, -(-row.size // 64) * 64)
@@ -434,6 +433,4 @@ def written_cases() -> Iterator[Case]:
 
 @cache
 def cases() -> tuple[Case, ...]:
-    global random
-    random = np.random.default_rng(0)
     return (*primitive_cases(), *op_cases(), *written_cases())

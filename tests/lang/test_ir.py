@@ -14,8 +14,8 @@ from satchel.base.dtypes import DType, f16, f32, f64, i8, i16, i32, i64, u8
 from satchel.base.errors import KernelError
 from satchel.lang import trace
 from satchel.lang.ir import Function, Inst, Loop, Stmt, Type, Value, instructions, parse, parse_type
-from satchel.lang.lower import LEGAL, check, lower
-from satchel.lang.ops import dot4, exp2, muladd, widen
+from satchel.lang.lower import LEGAL, check, is_legal, lower
+from satchel.lang.ops import OPS, dot4, exp2, muladd, widen
 from satchel.lang.target import TARGETS
 from satchel.lang.trace import Row, Tracer, V, acc, emit, full, loop, tracing, when
 
@@ -219,7 +219,8 @@ def test_a_half_is_converted_by_instructions_of_targets_only() -> None:
 
 def test_stages() -> None:
     """Ops are legal as traced only, instructions by name as lowered only."""
-    assert {"dot4", "exp2"} <= LEGAL["traced"] - LEGAL["lowered"]
+    for op in OPS:
+        assert [is_legal(op, stage) for stage in LEGAL] == [True, False, False]
     assert LEGAL["lowered"] - LEGAL["meaning"] == {"native"}
     assert "native" not in LEGAL["traced"]
 

@@ -157,9 +157,8 @@ def report(chosen: list[Variant], before: Array, after: Array, outputs: list[int
                 repr(row[i : i + max(1, row.size // n)])
                 for row, i in zip(v.case.rows, lanes, strict=True)
             )
-            wrong.append(
-                f"{v.name}: {n - right.sum()} of {n}, as [{k}] of {given}: {got.view(t)[k]!r} is not {want.view(t)[k]!r}"
-            )
+            difference = f"{got.view(t)[k]!r} is not {want.view(t)[k]!r}"
+            wrong.append(f"{v.name}: {n - right.sum()} of {n}, as [{k}] of {given}: {difference}")
     if not np.array_equal(rest, after):
         wrong.append(f"memory at {np.flatnonzero(rest != after)[:8]} is overwritten")
     return wrong

@@ -35,8 +35,8 @@ entry:
   br label %head2
 head2:
   %v5 = phi i64 [ %a1, %entry ], [ %v12, %body3 ]
-  %v6 = phi <4 x float> [ <float 0x3FE0000000000000, float 0x3FE0000000000000, float 0x3FE0000000000000, \
-float 0x3FE0000000000000>, %entry ], [ %v11, %body3 ]
+  %v6 = phi <4 x float> [ <float 0x3FE0000000000000, float 0x3FE0000000000000, \
+float 0x3FE0000000000000, float 0x3FE0000000000000>, %entry ], [ %v11, %body3 ]
   %v13 = icmp slt i64 %v5, %a2
   br i1 %v13, label %body3, label %done4
 body3:
@@ -105,7 +105,8 @@ def test_out_of_bounds_is_an_error() -> None:
 
 
 def test_several_functions_make_one_module() -> None:
-    root = "kernel {}(%0: ptr, %1: i64, %2: i64)\n  %3: f32 = load %0 {{type=f32, constant=True}}\n  %4: f32 = sqrt %3\n  store %4 %0\n"
+    load = "%1: f32 = load %0 {{type=f32, constant=True}}"
+    root = f"kernel {{}}(%0: ptr)\n  {load}\n  %2: f32 = sqrt %1\n  store %2 %0\n"
     text = llvm_text(parse(root.format("one")), parse(root.format("two")))
     assert text.count("define void") == 2
     assert text.count("declare float @llvm.sqrt.f32(float)") == 1

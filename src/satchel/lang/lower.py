@@ -15,14 +15,10 @@ from satchel.lang.ops import OPS, Op, Rule
 from satchel.lang.primitives import PRIMITIVES, result_type
 from satchel.lang.trace import Scope, Tracer, V, concat, tracing
 
-LEGAL = {
-    "traced": (PRIMITIVES.keys() - {"native"}) | OPS.keys(),
-    "lowered": PRIMITIVES.keys(),
-    "meaning": PRIMITIVES.keys() - {"native"},
-}
-"""The ops that may stand at a stage: as traced, as lowered for a target, and as lowered to
-meanings alone (for numpy).
-"""
+_EVERYWHERE = PRIMITIVES.keys() - {"native"}
+LEGAL = {"traced": _EVERYWHERE, "lowered": PRIMITIVES.keys(), "meaning": _EVERYWHERE}
+"""The primitives that may stand at a stage: as traced (ops may, too), as lowered for a target, and
+as lowered to meanings alone (for numpy)."""
 
 
 def choose_rule(op: Op, inst: Inst, features: Collection[str]) -> Rule | None:
@@ -139,11 +135,15 @@ def check(function: Function, stage: str) -> None:
     visit(function.body, set(function.params))
 
 
+def is_legal(op: str, stage: str) -> bool:
+    return op in LEGAL[stage] or (stage == "traced" and op in OPS)
+
+
 def type_of(inst: Inst, stage: str) -> Type | None:
     """What an instruction makes at a stage; None for a store. Raises KernelError where it is not
     legal.
     """
-    if inst.op not in LEGAL[stage]:
+    if not is_legal(inst.op, stage):
         raise KernelError(f"is not legal once {stage}")
     types = tuple(a.type for a in inst.args)
     if inst.op in OPS:

@@ -222,6 +222,6 @@ def splat_bytes(four: V, lanes: int, to: DType = i8) -> V:
 
 
 __all__ = [
-    "OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "exp", "exp2", "i16", "muladd", "narrow",
-    "op", "round_i32", "splat_bytes", "widen",
+    "OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "exp", "exp2", "i16", "muladd",
+    "narrow", "op", "round_i32", "splat_bytes", "widen",
 ]  # fmt: skip

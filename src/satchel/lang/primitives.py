@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from satchel.base.dtypes import DType, bf16, f16, f32, i1
 from satchel.base.errors import KernelError
@@ -212,8 +212,8 @@ def _pick(rule: str) -> Callable[..., Any]:
     def call(a: Any, b: Any) -> Any:
         import numpy as np
 
-        chosen: Any = np.where(a > b if rule == "max" else a < b, a, b)
-        return chosen
+        first = np.greater(a, b) if rule == "max" else np.less(a, b)
+        return cast("Any", np.where(first, a, b))
 
     return call
 

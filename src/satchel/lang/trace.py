@@ -175,8 +175,8 @@ size = i64
 """The type of lengths, counts and positions."""
 
 __all__ = [
-    "BY_NAME", "LANES", "Acc", "In", "Out", "Row", "RowOf", "Scope", "Span", "Tracer", "V", "absolute",
-    "acc", "concat", "convert", "emit", "full", "i1", "i32", "index", "lanes", "loop", "match_lanes",
-    "maximum", "minimum", "native", "ptr", "select", "size", "splat", "sqrt", "table", "tracer",
-    "tracing", "value", "when", "where_traced",
+    "BY_NAME", "LANES", "Acc", "In", "Out", "Row", "RowOf", "Scope", "Span", "Tracer", "V",
+    "absolute", "acc", "concat", "convert", "emit", "full", "i1", "i32", "index", "lanes", "loop",
+    "match_lanes", "maximum", "minimum", "native", "ptr", "select", "size", "splat", "sqrt",
+    "table", "tracer", "tracing", "value", "when", "where_traced",
 ]  # fmt: skip

@@ -217,9 +217,10 @@ class Printer:
         if len(lanes) == 1:
             which, lane = divmod(lanes[0], kind.lanes)
             return f"extractelement {self.typed(s.args[which])}, i32 {lane}"
-        other = self.typed(s.args[1]) if len(s.args) > 1 else f"{type_text(kind)} poison"
+        first, *rest = map(self.typed, s.args)
+        other = rest[0] if rest else f"{type_text(kind)} poison"
         mask = ", ".join(f"i32 {i}" for i in lanes)
-        return f"shufflevector {self.typed(s.args[0])}, {other}, <{len(lanes)} x i32> <{mask}>"
+        return f"shufflevector {first}, {other}, <{len(lanes)} x i32> <{mask}>"
 
     def gather(self, args: tuple[Value, ...], lanes: tuple[int, ...]) -> str:
         """Scalars into a vector, one by one."""
