@@ -32,7 +32,7 @@ from satchel.base.dtypes import (
 )  # fmt: skip
 from satchel.base.errors import KernelError
 from satchel.lang import ops, trace
-from satchel.lang.ir import Function, Type
+from satchel.lang.ir import Function, Type, instructions
 from satchel.lang.lower import lower
 from satchel.lang.ops import OPS, Op, Rule
 from satchel.lang.primitives import PRIMITIVES, result_type
@@ -133,8 +133,6 @@ def case_attrs(case: Case) -> tuple[tuple[str, Any], ...]:
 
 
 def _instructions(case: Case) -> Iterator[Any]:
-    from satchel.lang.ir import instructions
-
     return instructions(case.trace()[0].body)
 
 

@@ -28,7 +28,9 @@ class DType:
         """numpy's type of the same bits; bf16, which numpy lacks, is carried as uint16."""
         import numpy as np
 
-        return np.dtype({"i1": "bool", "bf16": "uint16"}.get(self.name) or self.kind + str(self.bytes))
+        return np.dtype(
+            {"i1": "bool", "bf16": "uint16"}.get(self.name) or self.kind + str(self.bytes)
+        )
 
     @property
     def is_float(self) -> bool:

@@ -164,7 +164,7 @@ def target_machine(target: Target) -> Any:
         cpu=target.cpu,
         features=target.llvm_features,
         opt=3,
-        reloc="static" if target.isa == "wasm" else "pic",
-        codemodel="medium" if target.isa == "riscv" else "small",
+        reloc=target.reloc,
+        codemodel=target.codemodel,
         abiname=target.abi,
     )

@@ -14,7 +14,7 @@ class Target:
     """A level of an ISA. `features` are LLVM's names for them, and the words that rules ask for.
 
     `triple` holds where the code is for another machine than this; `registers`: vector registers,
-    of `bits` each; `abi`: LLVM's name for a calling convention that is not the triple's own.
+    of `bits` each; `abi`, `reloc`, `codemodel`: LLVM's words, for what the triple leaves open.
     """
 
     name: str
@@ -24,6 +24,8 @@ class Target:
     bits: int
     registers: int
     abi: str = ""
+    reloc: str = "pic"
+    codemodel: str = "small"
 
     @property
     def isa(self) -> str:
@@ -74,9 +76,18 @@ TARGETS = {
             frozenset({"m", "a", "f", "d", "c", "v", "zvl256b"}),
             256,
             32,
-            "lp64d",
+            abi="lp64d",
+            codemodel="medium",
         ),
-        Target("wasm-simd", "wasm32-unknown-unknown", "generic", frozenset({"simd128"}), 128, 16),
+        Target(
+            "wasm-simd",
+            "wasm32-unknown-unknown",
+            "generic",
+            frozenset({"simd128"}),
+            128,
+            16,
+            reloc="static",
+        ),
     )
 }
 """From the least to the most, an ISA at a time."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from satchel.lang.ir import Function, Inst, Loop, Stmt, Type, Value
+from satchel.lang.ir import DTYPES, Function, Inst, Loop, Stmt, Type, Value, parse_type
 from satchel.lang.primitives import PRIMITIVES
 
 
@@ -104,8 +104,6 @@ def python_text(function: Function) -> str:
 def python_function(function: Function) -> Callable[[list[Any], int, int], None]:
     """The kernel as a function `f(slots, lo, hi)`: slots are Pointers, ints and floats."""
     import numpy as np
-
-    from satchel.lang.ir import DTYPES, parse_type
 
     class Types(dict[str, Type]):
         def __missing__(self, key: str) -> Type:
