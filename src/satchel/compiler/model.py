@@ -1,4 +1,6 @@
-"""A model ready to run: its plan, weights, KV pages and workers, behind the little that the engine asks for."""
+"""A model ready to run: its plan, weights, KV pages and workers, behind the little that the engine
+asks for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from satchel.archs import trace
 from satchel.base.errors import OptionError
 from satchel.base.options import options
-from satchel.compiler.lower import Limits, Lowered, max_pages, scalars_of
+from satchel.compiler.lowering import Limits, Lowered, max_pages, scalars_of
 from satchel.compiler.packing import PackedWeights
 from satchel.compiler.pipeline import compile_graph, object_request
 from satchel.files.checkpoint import Checkpoint
@@ -32,7 +34,9 @@ MAX_SEQUENCES = 64
 
 
 def host_target(name: str | None = None) -> Target:
-    """The best target of this machine, or the named one where this machine can run it. Raises OptionError."""
+    """The best target of this machine, or the named one where this machine can run it. Raises
+    OptionError.
+    """
     machine = this_machine()
     best = choose_target(machine.isa, machine.features)
     if name is None:
@@ -40,7 +44,9 @@ def host_target(name: str | None = None) -> Target:
     chosen = target_named(name)
     if not chosen.features <= best.features or chosen.triple != best.triple:
         missing = ", ".join(sorted(chosen.features - best.features)) or chosen.triple
-        raise OptionError(f"target {name} can't run here: this CPU lacks {missing}; the best that runs is {best.name}")
+        raise OptionError(
+            f"target {name} can't run here: this CPU lacks {missing}; the best that runs is {best.name}"
+        )
     return chosen
 
 
@@ -48,7 +54,13 @@ class CompiledModel:
     """Implements runtime.batch.Model."""
 
     def __init__(
-        self, checkpoint: Checkpoint, graph: Graph, lowered: Lowered, limits: Limits, threads: int, cache: Path | None
+        self,
+        checkpoint: Checkpoint,
+        graph: Graph,
+        lowered: Lowered,
+        limits: Limits,
+        threads: int,
+        cache: Path | None,
     ) -> None:
         self.checkpoint, self.graph, self.lowered, self._limits = checkpoint, graph, lowered, limits
         objects = ObjectCache(cache)
@@ -58,15 +70,24 @@ class CompiledModel:
         self.plan = replace(lowered.plan, kernels=kernels)
         self._code = link_all(made, kernels)
         self._weights = PackedWeights(checkpoint, lowered.weights, cache, threads)
-        self._memories = {b.name: Memory(b.bytes, huge=b.kind != "kv") for b in self.plan.buffers
-                          if b.kind in ("kv", "input", "output", "scratch")}  # fmt: skip
+        self._memories = {
+            b.name: Memory(b.bytes, huge=b.kind != "kv")
+            for b in self.plan.buffers
+            if b.kind in ("kv", "input", "output", "scratch")
+        }
         self._memories["arena"] = Memory(self.plan.bytes_of("arena"))
-        addresses = self._weights.addresses | {name: m.address for name, m in self._memories.items()}
-        self._inputs = {name: self._memories[name].array(np.int32, self._memories[name].n_bytes // 4)
-                        for name in ("tokens", "positions", "sequences", "tables", "wanted", "groups")}  # fmt: skip
+        addresses = self._weights.addresses | {
+            name: m.address for name, m in self._memories.items()
+        }
+        self._inputs = {
+            name: self._memories[name].array(np.int32, self._memories[name].n_bytes // 4)
+            for name in ("tokens", "positions", "sequences", "tables", "wanted", "groups")
+        }
         self._vocab = int(graph.outputs[0].shape[-1])
         row = self.plan.buffer("logits").bytes // 4 // MAX_WANTED
-        self._logits = self._memories["logits"].array(np.float32, row * MAX_WANTED).reshape(MAX_WANTED, row)
+        self._logits = (
+            self._memories["logits"].array(np.float32, row * MAX_WANTED).reshape(MAX_WANTED, row)
+        )
         self._group_tokens = lowered.group_tokens
         self.executor = Executor(self.plan, self._code, addresses, threads, objects)
 
@@ -98,17 +119,30 @@ class CompiledModel:
     def target(self) -> Target:
         return next(iter(self.lowered.builds.values())).target
 
+    @property
+    def packed_file(self) -> Path | None:
+        """The cache's file of the packed weights; None where no cache is used."""
+        return self._weights.path
+
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        """See runtime.batch.Model. Raises OptionError for a batch that is larger than the plan has room for."""
+        """See runtime.batch.Model. Raises OptionError for a batch that is larger than the plan has
+        room for.
+        """
         self.start(batch)
         return self._logits[: len(batch.wanted), : self._vocab]
 
     def start(self, batch: Batch, profile: bool = False) -> Profile | None:
         """Run a step; with `profile`, say what took how long."""
         n, limits = batch.n_tokens, self._limits
-        if n > limits.max_batch or len(batch.wanted) > MAX_WANTED or len(batch.tables) > limits.max_sequences:
-            raise OptionError(f"a step of {n} tokens, {len(batch.tables)} sequences and {len(batch.wanted)} rows of logits is "
-                              f"too large: at most {limits.max_batch}, {limits.max_sequences} and {MAX_WANTED}")  # fmt: skip
+        if (
+            n > limits.max_batch
+            or len(batch.wanted) > MAX_WANTED
+            or len(batch.tables) > limits.max_sequences
+        ):
+            raise OptionError(
+                f"a step of {n} tokens, {len(batch.tables)} sequences and {len(batch.wanted)} rows of logits is "
+                f"too large: at most {limits.max_batch}, {limits.max_sequences} and {MAX_WANTED}"
+            )
         inputs = self._inputs
         for name in ("tokens", "positions", "sequences"):
             inputs[name][:n] = getattr(batch, name)
@@ -127,7 +161,12 @@ class CompiledModel:
     def __enter__(self) -> CompiledModel:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -143,8 +182,9 @@ def load_model(
 ) -> CompiledModel:
     """Compile a checkpoint for this machine, or find it compiled, and make it ready to run.
 
-    `context`: positions of a sequence; `n_pages`: pages of KV, by default enough for two sequences of full length;
-    `threads`: None lets the machine choose; `cache`: None for the user's own. Raises SatchelError of every kind.
+    `context`: positions of a sequence; `n_pages`: pages of KV, by default enough for two
+    sequences of full length; `threads`: None lets the machine choose; `cache`: None for the
+    user's own. Raises SatchelError of every kind.
     """
     settings = options()
     limits = Limits(max_batch, context, n_pages or 2 * -(-context // PAGE), MAX_SEQUENCES)
