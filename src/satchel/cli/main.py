@@ -79,6 +79,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _place_words(args: argparse.Namespace, command: Command, flag_model: str | None) -> None:
     """Positional words: the model, unless -m or its variable named it, then the prompt."""
     words: list[str] = list(args.words)
+    if "..." in command.words:  # any number of models, none too
+        args.models = ([args.model] if args.model else []) + words
+        return
     takes_prompt = "PROMPT" in command.words
     if words and flag_model is None and (args.model is None or len(words) > takes_prompt):
         args.model = words.pop(0)
@@ -86,7 +89,7 @@ def _place_words(args: argparse.Namespace, command: Command, flag_model: str | N
         args.prompt = words.pop(0)
     if words:
         raise OptionError(f"{words[0]!r} is one argument too many; put a text in quotes")
-    if args.model is None:
+    if args.model is None and not command.words.startswith("["):
         raise OptionError(f"which model? usage: satchel {args.command} {command.words}")
 
 

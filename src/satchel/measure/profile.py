@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from satchel.compiler.model import CompiledModel
 from satchel.engine.engine import Engine
 from satchel.engine.request import Generation
 from satchel.engine.sampler import Sampler, SamplingParams
-from satchel.measure.bench import Runner
+from satchel.measure.bench import Case, Runner
 from satchel.measure.costs import Cost, Costs
 from satchel.measure.limits import LimitMeter
 from satchel.runtime.batch import Batch
@@ -114,15 +115,57 @@ class EngineTime:
         return self.python_ms / self.ms
 
 
+@dataclass(frozen=True)
+class Report:
+    """All that `profile_model` found: steps with their kernels, the engine's steps, the limits."""
+
+    model: str
+    steps: list[tuple[StepTime, list[KernelTime]]]
+    engine: list[EngineTime]
+    roofs: Roofs
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """For JSON: an object for the limits, each step, each of its kernels, each sampler."""
+        yield self._line("limits", self.roofs)
+        for step, kernels in self.steps:
+            yield self._line("step", step) | {"python_share": round(step.python_share, 5)}
+            yield from (self._line("kernel", kernel) for kernel in kernels)
+        for time_ in self.engine:
+            yield self._line("engine", time_) | {"python_share": round(time_.python_share, 5)}
+
+    def _line(self, kind: str, of: KernelTime | StepTime | EngineTime | Roofs) -> dict[str, Any]:
+        rounded = {k: round(v, 5) if isinstance(v, float) else v for k, v in asdict(of).items()}
+        return {"model": self.model, "kind": kind, **rounded}
+
+
+def profile_cases(n_prompt: int, depth: int) -> list[Case]:
+    """What the context must hold."""
+    return [Case("pp", max(1, n_prompt), depth), Case("tg", ENGINE_RUNS + 2, depth)]
+
+
+def profile_model(
+    model: CompiledModel, tokenizer: Tokenizer, *, name: str, n_prompt: int = 512, depth: int = 0
+) -> Report:
+    """Profiles a chunk of a prompt, a token, and the engine around it.
+
+    The context must hold `profile_cases`. A prompt of 0 tokens is left out.
+    """
+    with LimitMeter(model.threads) as meter:
+        profiler = Profiler(model, meter, depth)
+        steps = [profiler.prompt(n_prompt)] if n_prompt else []
+        decode = profiler.decode()
+        engine = profiler.engine(tokenizer, decode[0].python_ms)
+        return Report(name, [*steps, decode], engine, profiler.roofs)
+
+
 class Profiler:
     """Profiles a loaded model's steps, one sequence at a depth."""
 
-    def __init__(self, model: CompiledModel, depth: int = 0) -> None:
-        self._model, self._depth = model, depth
+    def __init__(self, model: CompiledModel, meter: LimitMeter, depth: int) -> None:
+        self._model, self._meter, self._depth = model, meter, depth
         self._runner, self._costs = Runner(model), Costs(model)
         self._runner.fill(depth)
         self._runner.warm_up(depth)
-        self._meter = LimitMeter(model.threads)
         self._roofs: list[Roofs] = []
 
     @property
@@ -130,10 +173,6 @@ class Profiler:
         """What the machine could do, between the steps that were profiled until now."""
         samples = (astuple(roofs) for roofs in self._roofs)
         return Roofs(*map(statistics.median, zip(*samples, strict=True)))
-
-    def close(self) -> None:
-        """Send the workers home; the model is its owner's."""
-        self._meter.close()
 
     def prompt(self, n: int) -> tuple[StepTime, list[KernelTime]]:
         """A chunk of a prompt, of n tokens or as many as one step takes."""
@@ -253,14 +292,6 @@ class Profiler:
 
 def _ignore(delta: Delta) -> None:
     """No one listens."""
-
-
-def as_line(kind: str, time: KernelTime | StepTime | EngineTime | Roofs) -> dict[str, Any]:
-    """For JSON: what it is, its fields, and the Python share of those that have one."""
-    line: dict[str, Any] = {"kind": kind, **asdict(time)}
-    if isinstance(time, StepTime | EngineTime):
-        line["python_share"] = time.python_share
-    return {k: round(v, 5) if isinstance(v, float) else v for k, v in line.items()}
 
 
 class Watched:
