@@ -16,7 +16,7 @@ from satchel.lang.trace import In, Out, acc, loop, size
 
 
 @kernel
-def dot(lo: size, hi: size, y: Out[i32], w: In[u8], x: In[i8], n: size, *, top: int):
+def dot(lo: size, hi: size, y: Out.i32, w: In.u8, x: In.i8, n: size, *, top: int):
     """16 rows times one vector: 64 bytes of w and 4 of x at a time."""
     for tile in loop(lo, hi):
         total = acc(i32)
@@ -28,7 +28,7 @@ def dot(lo: size, hi: size, y: Out[i32], w: In[u8], x: In[i8], n: size, *, top: 
 
 
 @kernel
-def halfs(lo: size, hi: size, y: Out[f16], x: In[f16], by: In[f32]):
+def halfs(lo: size, hi: size, y: Out.f16, x: In.f16, by: In.f32):
     """y = x * by + x, halfs in memory."""
     for i in loop(lo, hi):
         wide = cast(x.load(i * 16, 16), f32)

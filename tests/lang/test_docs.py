@@ -32,7 +32,7 @@ def test_the_example_is_an_op_with_a_rule() -> None:
         mean_up = OPS["mean_up"]
 
         @kernel
-        def means(lo: size, hi: size, y: Out[u8], a: In[u8], b: In[u8]):
+        def means(lo: size, hi: size, y: Out.u8, a: In.u8, b: In.u8):
             y.store(mean_up(a.load(0, 32), b.load(0, 32)))
 
         build = means.build(TARGETS["x86-sse4.1"])
@@ -57,7 +57,7 @@ from satchel.lang.kernel import kernel
 from satchel.lang.target import TARGETS
 from satchel.lang.trace import In, Out, size
 @kernel
-def means(lo: size, hi: size, y: Out[u8], a: In[u8], b: In[u8]):
+def means(lo: size, hi: size, y: Out.u8, a: In.u8, b: In.u8):
     y.store(mean_up(a.load(0, 32), b.load(0, 32)))
 print(means.build(TARGETS["x86-sse4.1"]).assembly.count("pavgb"))
 """

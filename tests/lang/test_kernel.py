@@ -26,7 +26,7 @@ HOST = next(t for t in TARGETS.values() if t.is_host)
 
 
 @kernel
-def norm(lo: size, hi: size, y: Out[f32], x: In[f32], n: size, eps: f32):
+def norm(lo: size, hi: size, y: Out.f32, x: In.f32, n: size, eps: real):
     for row in loop(lo, hi):
         here, out = x.at(row * n), y.at(row * n)
         squares = acc(f32)
@@ -38,7 +38,7 @@ def norm(lo: size, hi: size, y: Out[f32], x: In[f32], n: size, eps: f32):
 
 
 @kernel
-def softmax(lo: size, hi: size, y: Out[f32], x: In[f16], n: size):
+def softmax(lo: size, hi: size, y: Out.f32, x: In.f16, n: size):
     """n is a multiple of 16."""
     for row in loop(lo, hi):
         here, out = x.at(row * n), y.at(row * n)
@@ -56,7 +56,7 @@ def softmax(lo: size, hi: size, y: Out[f32], x: In[f16], n: size):
 
 
 @kernel
-def dots(lo: size, hi: size, y: Out[i32], a: In[u8], b: In[i8], *, top: int):
+def dots(lo: size, hi: size, y: Out.i32, a: In.u8, b: In.i8, *, top: int):
     for i in loop(lo, hi):
         y.store(dot4(full(i32, 0), a.load(i * 64, 64), b.load(i * 64, 64), top=top), i * 16)
 

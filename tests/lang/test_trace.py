@@ -47,7 +47,7 @@ def call(source: Kernel, *slots: Any, hi: int = 1, **constants: Any) -> None:
 
 
 @kernel
-def twice_and_sum(lo: size, hi: size, y: Out[f32], total: Out[f32], x: In[f32], n: size):
+def twice_and_sum(lo: size, hi: size, y: Out.f32, total: Out.f32, x: In.f32, n: size):
     sums = acc(f32)
     for i in lanes(n):
         y[i] = x[i] * 2.0
@@ -65,7 +65,7 @@ def test_lanes_touch_all_elements_and_no_more(n: int) -> None:
 
 
 @kernel
-def table_of_sums(lo: size, hi: size, y: Out[i32], n: size):
+def table_of_sums(lo: size, hi: size, y: Out.i32, n: size):
     """y[i] = 10 * i + 0 + 1 + ... + i; the last is the sum of all of those."""
     whole = acc(i32, 1)
     for i in loop(n):
@@ -86,7 +86,7 @@ def test_an_acc_may_be_born_in_a_loop() -> None:
 
 
 @kernel
-def read_only(lo: size, hi: size, y: Out[i32], n: size):
+def read_only(lo: size, hi: size, y: Out.i32, n: size):
     seven = acc(i32, 1, 7)
     total = acc(i32, 1)
     for _ in loop(n):
@@ -102,7 +102,7 @@ def test_an_acc_that_is_only_read_keeps_its_value() -> None:
 
 
 @kernel
-def steps(lo: size, hi: size, y: Out[i32], n: size):
+def steps(lo: size, hi: size, y: Out.i32, n: size):
     count = acc(i32, 1)
     for i in loop(3, n, 4):
         y[i] = 1
@@ -119,7 +119,7 @@ def test_a_loop_of_no_iterations_leaves_the_accs() -> None:
 
 
 @kernel
-def keep_large(lo: size, hi: size, y: Out[i32], x: In[i32]):
+def keep_large(lo: size, hi: size, y: Out.i32, x: In.i32):
     best = acc(i32, 1, -1)
     for i in loop(lo, hi):
         for _ in when(best.value < x[i]):
@@ -135,7 +135,7 @@ def test_when() -> None:
 
 
 @kernel
-def fibonacci(lo: size, hi: size, y: Out[i32]):
+def fibonacci(lo: size, hi: size, y: Out.i32):
     a, b = acc(i32, 1, 0), acc(i32, 1, 1)
     for i in loop(lo, hi):
         y[i] = a.value
@@ -149,7 +149,7 @@ def test_accs_change_together() -> None:
 
 
 @kernel
-def look_up(lo: size, hi: size, y: Out[i8], *, numbers: tuple[int, ...]):
+def look_up(lo: size, hi: size, y: Out.i8, *, numbers: tuple[int, ...]):
     y.store(table(i8, numbers)[::-1])
 
 
@@ -160,7 +160,7 @@ def test_constants_and_tables() -> None:
 
 
 @kernel
-def scaled(lo: size, hi: size, y: Out[f32], x: In[f16], by: f32):
+def scaled(lo: size, hi: size, y: Out.f32, x: In.f16, by: real):
     for i in loop(lo, hi):
         y[i] = cast(x[i], f32) * by
 
@@ -173,7 +173,7 @@ def test_scalars_and_halfs() -> None:
 
 def test_what_is_computed_twice_is_traced_once() -> None:
     @kernel
-    def same(lo: size, hi: size, y: Out[f32], x: In[f32]):
+    def same(lo: size, hi: size, y: Out.f32, x: In.f32):
         a = full(f32, 2.0)
         y.store(maximum(a * a, a * a) + a * a)
 
@@ -301,7 +301,7 @@ def test_errors_name_the_line(body: Body, message: str) -> None:
     def source(lo, hi, y, x):
         body(y, x)
 
-    source.__annotations__ = {"lo": size, "hi": size, "y": Out[f32], "x": In[f32]}
+    source.__annotations__ = {"lo": size, "hi": size, "y": Out.f32, "x": In.f32}
     with pytest.raises(KernelError, match=message) as raised:
         Kernel(source).trace("kernel")
     where = re.match(r"(.*\.py):(\d+): ", str(raised.value))
@@ -318,7 +318,7 @@ def test_kernel_code_runs_only_while_traced() -> None:
 
 def test_a_failed_trace_leaves_nothing_behind() -> None:
     @kernel
-    def bad(lo: size, hi: size, y: Out[f32]):
+    def bad(lo: size, hi: size, y: Out.f32):
         for i in loop(4):
             y[i] = splat(i)
 

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 
 from satchel.archs import trace
 from satchel.base.errors import OptionError
-from satchel.compiler.lower import Limits
+from satchel.compiler.lowering import Limits
 from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
 from satchel.compiler.pipeline import compile_graph, fuse
 from satchel.files.checkpoint import Checkpoint
 
 
-def explain(checkpoint: Checkpoint, layer: int = 0, target: str | None = None) -> Iterator[tuple[str, str]]:
-    """(title, text) of the graph, the fused graph, the plan's steps, and each kernel's IR, LLVM and assembly.
+def explain(
+    checkpoint: Checkpoint, layer: int = 0, target: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """(title, text) of the graph, the fused graph, the plan's steps, and each kernel's IR, LLVM and
+    assembly.
 
-    Raises OptionError for a layer that the model does not have, or a target that this machine can't run.
+    Raises OptionError for a layer that the model does not have, or a target that this machine
+    can't run.
     """
     graph = trace(checkpoint)
     n_layers = 1 + max((node.layer for node in graph.nodes if node.layer is not None), default=-1)
@@ -25,7 +29,10 @@ def explain(checkpoint: Checkpoint, layer: int = 0, target: str | None = None) -
     yield f"fused graph, layer {layer}: what is computed at once", fuse(graph).text(layer)
     lowered = compile_graph(graph, host_target(target), Limits(MAX_BATCH, 4096, 64, MAX_SEQUENCES))
     steps = [step for step in lowered.plan.steps if step.note.startswith(f"layer {layer}:")]
-    yield f"plan, layer {layer}: kernel(arguments) * tiles", "".join(f"phase {s.phase}: {s}\n" for s in steps)
+    yield (
+        f"plan, layer {layer}: kernel(arguments) * tiles",
+        "".join(f"phase {s.phase}: {s}\n" for s in steps),
+    )
     for name in dict.fromkeys(step.kernel for step in steps):
         build = lowered.builds[name]
         yield f"kernel {name}: as traced", str(build.traced)

@@ -1,8 +1,8 @@
 """Matrix products: each linear becomes a `product`, which then takes in the work around it.
 
-- `gate(x Wg) * (x Wu)`, a gated feed-forward, is one product over both matrices;
-- `r + product` adds r at the product's end;
-- products of one x (q, k and v) are one product over the rows of all, of which each reader takes its `columns`.
+- `gate(x Wg) * (x Wu)`, a gated feed-forward, is one product over both matrices; - `r + product`
+adds r at the product's end; - products of one x (q, k and v) are one product over the rows of
+all, of which each reader takes its `columns`.
 """
 
 # ruff: noqa: ARG001 (a shape rule names all attrs of its op)
@@ -21,7 +21,9 @@ from satchel.graph.rewrite import Pattern, Rule, anything, rewrite
 GATES = ("silu", "gelu")
 
 
-def _product_shape(x: Shape, *others: Shape, n: int, gate: str, biased: bool, residual: bool) -> Shape:
+def _product_shape(
+    x: Shape, *others: Shape, n: int, gate: str, biased: bool, residual: bool
+) -> Shape:
     weights = others[:n]
     fit(all(w[1] == x[-1] for w in weights), "product needs rows as long as x's", x, *weights)
     fit(len(others) == n * (1 + biased) + residual, "product's operands don't add up", x, *others)
@@ -30,7 +32,9 @@ def _product_shape(x: Shape, *others: Shape, n: int, gate: str, biased: bool, re
 
 @op(_product_shape)
 def product(x: Floats, *others: Any, n: int, gate: str, biased: bool, residual: bool) -> Floats:
-    """x times each of n weights, side by side, plus their biases, plus a residual; or gate(x Wg) * (x Wu)."""
+    """x times each of n weights, side by side, plus their biases, plus a residual; or gate(x Wg) *
+    (x Wu).
+    """
     rows = [x @ w.T for w in others[:n]]
     if biased:
         rows = [y + b for y, b in zip(rows, others[n : 2 * n], strict=True)]
@@ -62,9 +66,13 @@ def gated(gate: Floats, up: Floats, act: str) -> Floats:
     return ops.OPS[act].meaning(gate) * up
 
 
-def _make(x: Node, *others: Node, layer: int | None, n: int, gate: str = "", residual: bool = False) -> Node:
+def _make(
+    x: Node, *others: Node, layer: int | None, n: int, gate: str = "", residual: bool = False
+) -> Node:
     biased = len(others) > n + residual
-    return make("product", x, *others, layer=layer, n=n, gate=gate, biased=biased, residual=residual)
+    return make(
+        "product", x, *others, layer=layer, n=n, gate=gate, biased=biased, residual=residual
+    )
 
 
 def _from_linear(linear: Node) -> Node:
@@ -73,14 +81,21 @@ def _from_linear(linear: Node) -> Node:
 
 def _gate(act: str) -> Rule:
     def become(mul: Node, gate: Node, up: Node) -> Node:
-        plain = not any(p.attrs.get("residual") or p.attrs.get("biased") or p.attrs.get("n") != 1 for p in (gate, up))
-        same = plain and gate.inputs[0] is up.inputs[0] and gate.inputs[1].dtype == up.inputs[1].dtype
+        plain = not any(
+            p.attrs.get("residual") or p.attrs.get("biased") or p.attrs.get("n") != 1
+            for p in (gate, up)
+        )
+        same = (
+            plain and gate.inputs[0] is up.inputs[0] and gate.inputs[1].dtype == up.inputs[1].dtype
+        )
         if not same:
             return make("gated", gate, up, layer=mul.layer, act=act)
         return _make(gate.inputs[0], gate.inputs[1], up.inputs[1], layer=mul.layer, n=2, gate=act)
 
     active = Pattern(act, Pattern("product", name="gate", once=True), once=True)
-    return Rule(Pattern("mul", active, Pattern("product", name="up", once=True), name="mul"), become)
+    return Rule(
+        Pattern("mul", active, Pattern("product", name="up", once=True), name="mul"), become
+    )
 
 
 def _residual(first: bool) -> Rule:
@@ -94,7 +109,9 @@ def _residual(first: bool) -> Rule:
 
 
 def fuse_products(graph: Graph) -> Graph:
-    """The graph with products in place of linears, and q, k, v (or gate and up of two formats) computed at once."""
+    """The graph with products in place of linears, and q, k, v (or gate and up of two formats)
+    computed at once.
+    """
     graph = rewrite(graph, [Rule(Pattern("linear", name="linear"), _from_linear)])
     graph = rewrite(graph, [*map(_gate, GATES), _residual(True), _residual(False)])
     return _join(graph)

@@ -1,4 +1,6 @@
-"""Small steps that ride along with a neighbour: a scale after an embedding, a residual after a norm, rope before attention."""
+"""Small steps that ride along with a neighbour: a scale after an embedding, a residual after a
+norm, rope before attention.
+"""
 
 # ruff: noqa: ARG001
 
@@ -32,16 +34,28 @@ def norm_add(x: Floats, weight: Floats, residual: Floats, eps: float) -> Floats:
     return residual + ops.rms_norm.meaning(x, weight, eps)
 
 
-def _rope_shape(q: Shape, k: Shape, v: Shape, positions: Shape, *rest: Shape, **attrs: Any) -> Shape:
+def _rope_shape(
+    q: Shape, k: Shape, v: Shape, positions: Shape, *rest: Shape, **attrs: Any
+) -> Shape:
     return q
 
 
 @op(_rope_shape, rowwise=False)
 def rope_store(
-    q: Floats, k: Floats, v: Floats, positions: Ints, *rest: Any,
-    cache: int, scale: float, eps: float, normed: bool, **turn: Any,
-) -> tuple[Floats, Floats, Floats]:  # fmt: skip
-    """Norms q and k if `normed`, turns both, scales q; k and v go to the cache. (Here: all three are handed on.)"""
+    q: Floats,
+    k: Floats,
+    v: Floats,
+    positions: Ints,
+    *rest: Any,
+    cache: int,
+    scale: float,
+    eps: float,
+    normed: bool,
+    **turn: Any,
+) -> tuple[Floats, Floats, Floats]:
+    """Norms q and k if `normed`, turns both, scales q; k and v go to the cache. (Here: all three
+    are handed on.)
+    """
     if normed:
         q, k = (ops.rms_norm.meaning(x, w, eps) for x, w in zip((q, k), rest[:2], strict=True))
     factors = rest[2 * normed :]
@@ -55,7 +69,9 @@ def _attend_shape(q: Shape, positions: Shape, **attrs: Any) -> Shape:
 
 
 @op(_attend_shape, rowwise=False)
-def attend(stored: tuple[Floats, Floats, Floats], positions: Ints, *, cache: int, n_kv: int, **attrs: Any) -> Floats:
+def attend(
+    stored: tuple[Floats, Floats, Floats], positions: Ints, *, cache: int, n_kv: int, **attrs: Any
+) -> Floats:
     """Attention of the turned q over what the cache holds."""
     q, k, v = stored
     return ops.attention.meaning(q, k, v, positions, cache=cache, scale=1.0, **attrs)
@@ -63,7 +79,8 @@ def attend(stored: tuple[Floats, Floats, Floats], positions: Ints, *, cache: int
 
 def _cached(outer: Node, q: Node, k: Node, v: Node, positions: Node) -> Node:
     """attention(rope(q), rope(k), v): k and v go to the cache, q straight on."""
-    heads, norms = [], []
+    heads: list[Node] = []
+    norms: list[Node] = []
     eps = 0.0
     for turned in (q, k):
         head = turned.inputs[0]
@@ -71,8 +88,16 @@ def _cached(outer: Node, q: Node, k: Node, v: Node, positions: Node) -> Node:
             norms.append(head.inputs[1])
             eps, head = float(str(head["eps"])), head.inputs[0]
         heads.append(head)
-    turn = {("rope_" + n if n not in ("theta", "dims", "pairs") else n): v for n, v in q.attrs.items()}
-    attrs = {**turn, "cache": outer["cache"], "scale": outer["scale"], "eps": eps, "normed": bool(norms)}
+    turn = {
+        ("rope_" + n if n not in ("theta", "dims", "pairs") else n): v for n, v in q.attrs.items()
+    }
+    attrs = {
+        **turn,
+        "cache": outer["cache"],
+        "scale": outer["scale"],
+        "eps": eps,
+        "normed": bool(norms),
+    }
     rest = (*norms, *q.inputs[2:])
     stored = make("rope_store", *heads, v, positions, *rest, layer=outer.layer, **attrs)
     n_kv = int(k.shape[1])
@@ -87,7 +112,11 @@ def fuse_small(graph: Graph) -> Graph:
         return make("embed_scaled", *inner.inputs, layer=outer.layer, by=outer["by"])
 
     def added(outer: Node, norm: Node, x: Node) -> Node | None:
-        return make("norm_add", *norm.inputs, x, layer=outer.layer, eps=norm["eps"]) if len(x.shape) == 2 else None
+        return (
+            make("norm_add", *norm.inputs, x, layer=outer.layer, eps=norm["eps"])
+            if len(x.shape) == 2
+            else None
+        )
 
     norm = Pattern("rms_norm", name="norm", once=True)
     q, k = (Pattern("rope", name=name, once=True) for name in "qk")
@@ -97,6 +126,9 @@ def fuse_small(graph: Graph) -> Graph:
             Rule(Pattern("scale", Pattern("embed", name="inner", once=True), name="outer"), scaled),
             Rule(Pattern("add", norm, anything("x"), name="outer"), added),
             Rule(Pattern("add", anything("x"), norm, name="outer"), added),
-            Rule(Pattern("attention", q, k, anything("v"), anything("positions"), name="outer"), _cached),
+            Rule(
+                Pattern("attention", q, k, anything("v"), anything("positions"), name="outer"),
+                _cached,
+            ),
         ],
     )

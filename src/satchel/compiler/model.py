@@ -45,7 +45,8 @@ def host_target(name: str | None = None) -> Target:
     if not chosen.features <= best.features or chosen.triple != best.triple:
         missing = ", ".join(sorted(chosen.features - best.features)) or chosen.triple
         raise OptionError(
-            f"target {name} can't run here: this CPU lacks {missing}; the best that runs is {best.name}"
+            f"target {name} can't run here, as this CPU lacks {missing}; "
+            f"the best that runs is {best.name}"
         )
     return chosen
 
@@ -140,7 +141,8 @@ class CompiledModel:
             or len(batch.tables) > limits.max_sequences
         ):
             raise OptionError(
-                f"a step of {n} tokens, {len(batch.tables)} sequences and {len(batch.wanted)} rows of logits is "
+                f"a step of {n} tokens, {len(batch.tables)} sequences and "
+                f"{len(batch.wanted)} rows of logits is "
                 f"too large: at most {limits.max_batch}, {limits.max_sequences} and {MAX_WANTED}"
             )
         inputs = self._inputs

@@ -1,7 +1,9 @@
-"""The packed weights of a model: made from the file once, kept as a file of the cache, and mapped from there ever after.
+"""The packed weights of a model: made from the file once, kept as a file of the cache, and mapped
+from there ever after.
 
-An entry never goes stale: its key names the model file's fingerprint, the layouts and the recipes. It is written beside its
-place and then renamed, so there is never half of one; what is damaged all the same is noticed by its header and made anew.
+An entry never goes stale: its key names the model file's fingerprint, the layouts and the
+recipes. It is written beside its place and then renamed, so there is never half of one; what is
+damaged all the same is noticed by its header and made anew.
 """
 
 from __future__ import annotations
@@ -37,14 +39,26 @@ def offsets_of(weights: Mapping[str, Weight]) -> tuple[dict[str, int], int]:
 
 
 class PackedWeights:
-    """The weights' bytes in one piece of memory: `addresses` by name. Mapped from the cache where that can be."""
+    """The weights' bytes in one piece of memory: `addresses` by name. Mapped from the cache where
+    that can be.
+    """
 
-    def __init__(self, checkpoint: Checkpoint, weights: Mapping[str, Weight], folder: Path | None, n_workers: int) -> None:
-        """Raises MemoryLimitError when they fit nowhere; a cache that can't be written is said in the log and done without."""
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        weights: Mapping[str, Weight],
+        folder: Path | None,
+        n_workers: int,
+    ) -> None:
+        """Raises MemoryLimitError when they fit nowhere; a cache that can't be written is said in
+        the log and done without.
+        """
         self._checkpoint, self._weights, self._n_workers = checkpoint, weights, n_workers
         self._offsets, self.n_bytes = offsets_of(weights)
         recipes = "\n".join(f"{name} {weight}" for name, weight in weights.items())
-        self._key = hashlib.sha256(f"{SCHEMA}\n{checkpoint.fingerprint}\n{recipes}".encode()).hexdigest()
+        self._key = hashlib.sha256(
+            f"{SCHEMA}\n{checkpoint.fingerprint}\n{recipes}".encode()
+        ).hexdigest()
         self.path = None if folder is None else folder / "packed" / f"{self._key[:40]}.weights"
         self._bytes = self._open()
         base = self._bytes.ctypes.data + HEADER
@@ -65,7 +79,9 @@ class PackedWeights:
             try:
                 self._write(self.path)
             except OSError as error:
-                log.warning(f"the packed weights are kept in memory alone, as {self.path.parent} can't be used: {error.strerror}")
+                log.warning(
+                    f"the packed weights are kept in memory alone, as {self.path.parent} can't be used: {error.strerror}"
+                )
             else:
                 found = self._map()
         return self._pack(np.zeros(HEADER + self.n_bytes, np.uint8)) if found is None else found
@@ -83,7 +99,9 @@ class PackedWeights:
         except FileNotFoundError:
             return None
         except OSError as error:
-            log.warning(f"the packed weights are made anew, as {self.path} can't be read: {error.strerror}")
+            log.warning(
+                f"the packed weights are made anew, as {self.path} can't be read: {error.strerror}"
+            )
             return None
         log.info(f"the packed weights in {self.path} are damaged and will be made anew")
         return None
@@ -93,7 +111,9 @@ class PackedWeights:
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             with temporary.open("w+b") as file:
-                os.posix_fallocate(file.fileno(), 0, HEADER + self.n_bytes)  # a full disk shows here, not as a signal later
+                os.posix_fallocate(
+                    file.fileno(), 0, HEADER + self.n_bytes
+                )  # a full disk shows here, not as a signal later
                 mapped = mmap.mmap(file.fileno(), HEADER + self.n_bytes)
                 self._pack(np.frombuffer(mapped, np.uint8))
             os.replace(temporary, path)

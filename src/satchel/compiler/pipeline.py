@@ -8,7 +8,8 @@ from importlib import resources
 
 from satchel.compiler.fuse_products import fuse_products
 from satchel.compiler.fuse_small import fuse_small
-from satchel.compiler.lower import Limits, Lowered, lower_graph
+from satchel.compiler.lower import lower_graph
+from satchel.compiler.lowering import Limits, Lowered
 from satchel.compiler.place_quantize import place_quantize
 from satchel.graph.graph import Graph
 from satchel.lang.kernel import Build
@@ -34,7 +35,14 @@ def compile_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
 def source_digest() -> str:
     """A fingerprint of all source that decides what a kernel's machine code is."""
     digest = hashlib.sha256()
-    for room in ("satchel.lang", "satchel.lang.rules", "satchel.lang.print", "satchel.kernels", "satchel.formats", "satchel.base"):
+    for room in (
+        "satchel.lang",
+        "satchel.lang.rules",
+        "satchel.lang.print",
+        "satchel.kernels",
+        "satchel.formats",
+        "satchel.base",
+    ):
         for file in sorted(resources.files(room).iterdir(), key=lambda f: f.name):
             if file.name.endswith(".py"):
                 digest.update(file.name.encode() + file.read_bytes())
@@ -44,5 +52,12 @@ def source_digest() -> str:
 def object_request(build: Build) -> Request:
     """A kernel's object: its key, known without tracing it, and how it is made."""
     target = build.target
-    parts = (source_digest(), build.name, repr(build.constants), target.triple, target.cpu, target.llvm_features)
+    parts = (
+        source_digest(),
+        build.name,
+        repr(build.constants),
+        target.triple,
+        target.cpu,
+        target.llvm_features,
+    )
     return Request(object_key(*parts), build.object)

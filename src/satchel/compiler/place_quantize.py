@@ -1,4 +1,6 @@
-"""Products of quantized weights read quantized activations: put a `quantize` before them, and into the norm before that."""
+"""Products of quantized weights read quantized activations: put a `quantize` before them, and into
+the norm before that.
+"""
 
 # ruff: noqa: ARG001
 
@@ -21,7 +23,9 @@ def _quantize_shape(x: Shape, digits: int) -> Shape:
 
 @op(_quantize_shape, dtype="q8")
 def quantize(x: Floats, digits: int) -> Floats:
-    """The nearest of 255 multiples of a scale, which each 32 neighbours share; with 2 digits, of 254 times as many."""
+    """The nearest of 255 multiples of a scale, which each 32 neighbours share; with 2 digits, of
+    254 times as many.
+    """
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     d = np.abs(blocks).max(-1, keepdims=True) / 127 / (254 if digits == 2 else 1)
     return (np.rint(blocks / np.where(d > 0, d, 1)) * d).reshape(x.shape)
@@ -38,7 +42,9 @@ def norm_quantize(x: Floats, weight: Floats, eps: float, digits: int) -> Floats:
 
 
 def digits_of(product: Node) -> int:
-    """The head's inputs get two digits: a third of all error came from there, and reading the head's weights hides the cost."""
+    """The head's inputs get two digits: a third of all error came from there, and reading the
+    head's weights hides the cost.
+    """
     return 2 if product.shape[0] == "wanted" else 1
 
 
@@ -64,6 +70,8 @@ def place_quantize(graph: Graph) -> Graph:
     def into_norm(outer: Node, norm: Node, x: Node, weight: Node) -> Node | None:
         if len(x.shape) != 2:
             return None
-        return make("norm_quantize", x, weight, layer=outer.layer, eps=norm["eps"], digits=outer["digits"])
+        return make(
+            "norm_quantize", x, weight, layer=outer.layer, eps=norm["eps"], digits=outer["digits"]
+        )
 
     return rewrite(graph, [Rule(Pattern("quantize", norm, name="outer"), into_norm)])

@@ -1,4 +1,6 @@
-"""What the plan's weight buffers hold, and how it is made from the file: plain data, so that it can be made once and kept."""
+"""What the plan's weight buffers hold, and how it is made from the file: plain data, so that it can
+be made once and kept.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Matrix:
-    """Matrices of one format and width, packed, one after another; `interleaved`: a tile of each in turn."""
+    """Matrices of one format and width, packed, one after another; `interleaved`: a tile of each in
+    turn.
+    """
 
     tensors: tuple[str, ...]
     format: str
@@ -83,7 +87,9 @@ class Turns:
         if self.factors is not None:
             raw = checkpoint.raw(self.factors)
             factors = checkpoint.tensor(self.factors).format.decode(raw).reshape(-1)
-        angles = np.arange(self.positions)[:, None] * frequencies(self.dims, self.theta, self.scaling, factors)
+        angles = np.arange(self.positions)[:, None] * frequencies(
+            self.dims, self.theta, self.scaling, factors
+        )
         both = np.stack([np.cos(angles), np.sin(angles)], axis=1) * self.scaling.magnitude
         return both.astype(np.float32).reshape(-1).view(np.uint8)
 
@@ -94,4 +100,6 @@ Weight: TypeAlias = Matrix | Vector | FileRows | Turns
 def matrix_of(nodes: tuple[Node, ...], interleaved: bool = False) -> Matrix:
     """The matrix of weight leaves of one format."""
     rows = tuple(int(n.shape[0]) for n in nodes)
-    return Matrix(tuple(n.name for n in nodes), nodes[0].dtype, rows, int(nodes[0].shape[1]), interleaved)
+    return Matrix(
+        tuple(n.name for n in nodes), nodes[0].dtype, rows, int(nodes[0].shape[1]), interleaved
+    )

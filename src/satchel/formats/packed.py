@@ -1,6 +1,7 @@
 """Weights as the matrix kernels read them: 16 rows in the lanes, every load a whole line.
 
-A *line* is 64 bytes, one dword for each of 16 rows. A packed block holds one file block of each of the 16 rows:
+A *line* is 64 bytes, one dword for each of 16 rows. A packed block holds one file block of each
+of the 16 rows:
 
     d (16 halves) | least or dmin (16 halves, where the format has offsets) | chunk | chunk | ...
 
@@ -8,8 +9,9 @@ and a chunk, 32 or 64 weights of each row:
 
     a line of scale bytes (k-quants) | the lines of each bit plane of the codes, widest plane first
 
-A *quad* is 4 neighbours of a row, the unit of a dot product. A plane of b bits has 8/b quads in a line: slot p (bits b*p and
-up of each byte) of line m of n is quad p*n + m. So a kernel finds any quad with one shift and one mask.
+A *quad* is 4 neighbours of a row, the unit of a dot product. A plane of b bits has 8/b quads in
+a line: slot p (bits b*p and up of each byte) of line m of n is quad p*n + m. So a kernel finds
+any quad with one shift and one mask.
 """
 
 from __future__ import annotations
@@ -21,8 +23,22 @@ from numpy.typing import NDArray
 
 from satchel.base.dtypes import DType, bf16, f16, f32
 from satchel.base.errors import UnsupportedError
-from satchel.formats import BF16, F16, F32, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0
-from satchel.formats.block import Block, Bytes
+from satchel.formats import (
+    BF16,
+    F16,
+    F32,
+    Q2_K,
+    Q3_K,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+)
+from satchel.formats.block import Block, Bytes, Fields
 
 ROWS = 16
 LINE = 64
@@ -30,9 +46,11 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Packed:
-    """The layout of a quantized format. `zero` is the code of weight 0 where codes are stored from 0 up; `scale_bytes`
-    says what a chunk's line of scales holds: "" (none), "signed" (a scale a group), "scale+min" (all scales, then all
-    mins), "nibbles" (scale and min of a group in one byte)."""
+    """The layout of a quantized format. `zero` is the code of weight 0 where codes are stored from
+    0 up; `scale_bytes` says what a chunk's line of scales holds: "" (none), "signed" (a scale a
+    group), "scale+min" (all scales, then all mins), "nibbles" (scale and min of a group in one
+    byte).
+    """
 
     block: type[Block]
     planes: tuple[int, ...]
@@ -82,7 +100,9 @@ class Packed:
         return -(-n_rows // ROWS) * (n_columns // self.elements) * self.bytes
 
     def pack(self, raw: Bytes) -> Bytes:
-        """File rows [n, row_bytes] -> [tiles, blocks, bytes], with rows of zeros at the end of the last tile."""
+        """File rows [n, row_bytes] -> [tiles, blocks, bytes], with rows of zeros at the end of the
+        last tile.
+        """
         n, n_blocks = len(raw), raw.shape[1] // self.block.bytes
         tiles = -(-n // ROWS)
         out = np.zeros((tiles, n_blocks, self.bytes), np.uint8)
@@ -98,9 +118,13 @@ class Packed:
         fields = self.block.fields(rows)
         halves = [fields["d"]] + ([fields[self._offset_field]] if self.has_offset else [])
         head = np.stack([h.T for h in halves], 1)  # [blocks, 1 or 2, rows]
-        out[:, : self.header_bytes] = np.ascontiguousarray(head).view(np.uint8).reshape(n_blocks, -1)
+        out[:, : self.header_bytes] = (
+            np.ascontiguousarray(head).view(np.uint8).reshape(n_blocks, -1)
+        )
         body = out[:, self.header_bytes :].reshape(n_blocks, chunks, -1, ROWS, 4)
-        codes = (self.block.codes(rows) + np.int8(self.zero if self.zero < 128 else -128)).view(np.uint8)
+        codes = (self.block.codes(rows) + np.int8(self.zero if self.zero < 128 else -128)).view(
+            np.uint8
+        )
         if self.scale_bytes:
             body[:, :, 0] = self._scale_lines(fields).transpose(1, 2, 0, 3)
         at, shift = bool(self.scale_bytes), 0
@@ -118,7 +142,7 @@ class Packed:
     def _offset_field(self) -> str:
         return "dmin" if self.scale_bytes else "m"
 
-    def _scale_lines(self, fields: dict[str, NDArray[np.uint8]]) -> Bytes:
+    def _scale_lines(self, fields: Fields) -> Bytes:
         """[rows, blocks, chunks, 4]: the bytes of each chunk's scales."""
         name = self.name
         if name == "Q2_K":
@@ -128,7 +152,9 @@ class Packed:
         elif name == "Q3_K":
             scales = unpack_sixteen_sixes(fields["packed_scales"]) - np.uint8(32)
         else:
-            by_group = np.stack(unpack_eight_sixes(fields["scales_and_mins"]), -1)  # [rows, blocks, 8, 2]
+            by_group = np.stack(
+                unpack_eight_sixes(fields["scales_and_mins"]), -1
+            )  # [rows, blocks, 8, 2]
             by_chunk = by_group.reshape(*by_group.shape[:2], 4, 2, 2)
             return by_chunk.swapaxes(-1, -2).reshape(*by_group.shape[:2], 4, 4)
         return scales.reshape(*scales.shape[:2], 4, 4)
@@ -137,16 +163,16 @@ class Packed:
 def unpack_eight_sixes(packed: Bytes) -> tuple[Bytes, Bytes]:
     """The 6-bit scales and mins [..., 8] in the 12 bytes of Q4_K and Q5_K."""
     first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
-    scales = np.concatenate([first & 63, third & 15 | first >> 2 & 48], -1)
-    mins = np.concatenate([second & 63, third >> 4 | second >> 2 & 48], -1)
+    scales = np.concatenate([first & 63, third & 15 | first >> 2 & 48], -1, dtype=np.uint8)
+    mins = np.concatenate([second & 63, third >> 4 | second >> 2 & 48], -1, dtype=np.uint8)
     return scales, mins
 
 
 def unpack_sixteen_sixes(packed: Bytes) -> Bytes:
     """The 6-bit scales [..., 16] in the 12 bytes of Q3_K, which stand for scale + 32."""
-    low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], -1)
-    high = np.concatenate([packed[..., 8:] >> 2 * i & 3 for i in range(4)], -1)
-    return low | high << 4
+    low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], -1, dtype=np.uint8)
+    high = [packed[..., 8:] >> 2 * i & 3 for i in range(4)]
+    return low | np.concatenate(high, -1, dtype=np.uint8) << np.uint8(4)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Weights as the file has them, read in a kernel: 16 neighbours of a row at a time, for every format."""
+"""Weights as the file has them, read in a kernel: 16 neighbours of a row at a time, for every
+format.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ RUN = 16
 
 @dataclass(frozen=True)
 class Run:
-    """16 weights: scale * (codes - zero) + offset; codes are i32 from 0 up, scale and offset f32 scalars."""
+    """16 weights: scale * (codes - zero) + offset; codes are i32 from 0 up, scale and offset f32
+    scalars.
+    """
 
     codes: V
     zero: int
@@ -25,7 +29,7 @@ class Run:
     offset: V | None
 
     def weights(self) -> V:
-        """f32, bit for bit what formats' decode gives: rounded after the product and after the sum."""
+        """f32, to the bit what formats' decode gives: rounded after the product and the sum."""
         x = cast(self.codes - self.zero, f32) * splat(self.scale)
         return x if self.offset is None else x + splat(self.offset)
 
@@ -58,7 +62,9 @@ def read_block(format: type[Block], row: Row) -> Iterator[Run]:
 
 
 def _whole(block: FileBlock, r: int) -> Run:
-    """One scale a block: codes 0..15 are low nibbles, 16..31 high ones; the fifth bits lie in a dword."""
+    """One scale a block: codes 0..15 are low nibbles, 16..31 high ones; the fifth bits lie in a
+    dword.
+    """
     name = block.format.name
     if name == "Q8_0":
         return Run(block.bytes("qs", RUN * r, i8) + 128, 128, block.half("d"), None)
@@ -87,11 +93,15 @@ def _eighth(block: FileBlock, r: int) -> Run:
     else:
         scale = (byte(4 + group) & 15) | ((byte(group - 4) >> 2) & 48)
         least = (byte(4 + group) >> 4) | ((byte(group) >> 2) & 48)
-    return Run(codes, 0, block.half("d") * cast(scale, f32), -(block.half("dmin") * cast(least, f32)))
+    return Run(
+        codes, 0, block.half("d") * cast(scale, f32), -(block.half("dmin") * cast(least, f32))
+    )
 
 
 def _sixteenth(block: FileBlock, r: int) -> Run:
-    """Q2_K, Q3_K and Q6_K: a scale for each 16. Codes lie in two halves of 128, four bit groups deep."""
+    """Q2_K, Q3_K and Q6_K: a scale for each 16. Codes lie in two halves of 128, four bit groups
+    deep.
+    """
     name, (half, rest) = block.format.name, divmod(r, 8)
     depth, at = rest // 2, RUN * (r % 2)
     d = block.half("d")

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from satchel.base.dtypes import f32, i32, u8
+from satchel.base.dtypes import f32
 from satchel.formats import by_name
 from satchel.formats.packed import PackedFloats, packed
 from satchel.kernels.blocks import RUN, read_block
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast
-from satchel.lang.trace import In, Out, index, lanes, loop, size, splat
+from satchel.lang.trace import In, Out, index, lanes, loop, real, size, splat
 
 
 @kernel
-def embed(lo: size, hi: size, y: Out[f32], table: In[u8], tokens: In[i32], n: size, y_stride: size, by: f32, *, format: str):
+def embed(
+    lo: size,
+    hi: size,
+    y: Out.f32,
+    table: In.u8,
+    tokens: In.i32,
+    n: size,
+    y_stride: size,
+    by: real,
+    *,
+    format: str,
+):
     """Tile t: y[t] = by * row tokens[t] of the table, n wide."""
     layout, block = packed(format), by_name(format)
     for t in loop(lo, hi):

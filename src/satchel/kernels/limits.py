@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from satchel.base.dtypes import f32, i8, i32, u8
+from satchel.base.dtypes import f32, i8, i32
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import dot4, muladd
 from satchel.lang.trace import In, Out, acc, full, loop, size
@@ -15,7 +15,7 @@ DOTS = 64
 
 
 @kernel
-def read_all(lo: size, hi: size, out: Out[i32], x: In[u8], tile_bytes: size):
+def read_all(lo: size, hi: size, out: Out.i32, x: In.u8, tile_bytes: size):
     """Tile t leaves the exclusive or of its tile_bytes (256 n) of x in out[16 t ..]."""
     for t in loop(lo, hi):
         chains = [acc(i32) for _ in range(4)]
@@ -28,7 +28,7 @@ def read_all(lo: size, hi: size, out: Out[i32], x: In[u8], tile_bytes: size):
 
 
 @kernel
-def multiply_all(lo: size, hi: size, out: Out[i32], x: In[u8], n: size):
+def multiply_all(lo: size, hi: size, out: Out.i32, x: In.u8, n: size):
     """Tile t multiplies 64 bytes by 64 others CHAINS times a round, n rounds, in registers."""
     for t in loop(lo, hi):
         chains = [acc(i32) for _ in range(CHAINS)]
@@ -43,7 +43,7 @@ def multiply_all(lo: size, hi: size, out: Out[i32], x: In[u8], n: size):
 
 
 @kernel
-def multiply_floats(lo: size, hi: size, out: Out[f32], x: In[f32], n: size):
+def multiply_floats(lo: size, hi: size, out: Out.f32, x: In.f32, n: size):
     """Tile t multiplies 16 floats by 16 others CHAINS times a round, n rounds, in registers."""
     for t in loop(lo, hi):
         chains = [acc(f32) for _ in range(CHAINS)]

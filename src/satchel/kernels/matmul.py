@@ -1,8 +1,10 @@
-"""y = x W^T over packed weights: matrix x vector and matrix x matrix in one source, for every format.
+"""y = x W^T over packed weights: matrix x vector and matrix x matrix in one source, for every
+format.
 
-A tile is 16 rows of W (or 16 of the gate and 16 of the up matrix) for a run of the step's tokens. Tokens are taken several at
-a time, so that a line of weights is unpacked once for all of them; each (row, token) adds its groups in one order, whatever
-the number of tokens beside it, so the result's bits do not depend on the batch.
+A tile is 16 rows of W (or 16 of the gate and 16 of the up matrix) for a run of the step's
+tokens. Tokens are taken several at a time, so that a line of weights is unpacked once for all of
+them; each (row, token) adds its groups in one order, whatever the number of tokens beside it, so
+the result's bits do not depend on the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ GATES = {"silu": silu, "gelu": gelu}
 
 @dataclass(frozen=True)
 class Group:
-    """Weights of 16 rows under one scale each: quads first .. first + n of a chunk, scale and offset of the rows."""
+    """Weights of 16 rows under one scale each: quads first .. first + n of a chunk, scale and
+    offset of the rows.
+    """
 
     first: int
     quads: int
@@ -92,8 +96,10 @@ def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Grou
     return groups
 
 
-def add_chunk(layout: Packed, totals: list[Acc], block: Row, chunk: Row, x: list[Row], half: Half) -> None:
-    """Add a chunk's products for each of the tokens' rows x, which stand at the chunk's first code."""
+def add_chunk(
+    layout: Packed, totals: list[Acc], block: Row, chunk: Row, x: list[Row], half: Half
+) -> None:
+    """Add a chunk's products for each token's row x, which stands at the chunk's first code."""
     quads = read_quads(layout, chunk, half)
     for group in read_groups(layout, block, chunk, half):
         in_block, at = divmod(4 * group.first, CODES)
@@ -116,13 +122,17 @@ def add_chunk(layout: Packed, totals: list[Acc], block: Row, chunk: Row, x: list
 
 
 def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
-    """What a sum of products starts at: codes are stored from 0 up, so take `zero` times the sum of x away."""
+    """What a sum of products starts at: codes are stored from 0 up, so take `zero` times the sum of
+    x away.
+    """
     if not layout.zero:
         return full(i32, 0, lanes)
     return 0 - (splat(x.past(SUMS, i32).load(which), lanes) << (layout.zero.bit_length() - 1))
 
 
-def products(layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, half: Half) -> list[V]:
+def products(
+    layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, half: Half
+) -> list[V]:
     """16 rows (or half of them) times each of x: one vector a token."""
     totals = [acc(f32, half.lanes) for _ in x]
     for b in loop(n_blocks):
@@ -130,13 +140,17 @@ def products(layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, h
         if isinstance(layout, PackedFloats):
             column = cast(block.past(0, layout.dtype).load(half.at, half.lanes), f32)
             for total, row in zip(totals, x, strict=True):
-                total.value = muladd(column, splat(row.past(0, f32).load(b), half.lanes), total.value)
+                total.value = muladd(
+                    column, splat(row.past(0, f32).load(b), half.lanes), total.value
+                )
             continue
         per_block, per_chunk = (n // CODES * BLOCK_BYTES for n in (layout.elements, layout.chunk))
         codes = [row.past(b * per_block) for row in x]
         for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
             chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
-            add_chunk(layout, totals, block, chunk, [row.past(c * per_chunk) for row in codes], half)
+            add_chunk(
+                layout, totals, block, chunk, [row.past(c * per_chunk) for row in codes], half
+            )
     return [total.value for total in totals]
 
 
@@ -146,7 +160,9 @@ def add_digits(parts: list[V], digits: int) -> list[V]:
 
 
 def token_runs(begin: Any, until: V, widths: tuple[int, ...]) -> Iterator[tuple[V, int]]:
-    """Tokens begin .. until, first as many at a time as the widest pass takes, the rest by narrower ones: (first, width)."""
+    """Tokens begin .. until, first as many at a time as the widest pass takes, the rest by narrower
+    ones: (first, width).
+    """
     for width in widths:
         end = until - (until - begin) % width if width > 1 else until
         for t in loop(begin, end, width):
@@ -156,17 +172,38 @@ def token_runs(begin: Any, until: V, widths: tuple[int, ...]) -> Iterator[tuple[
 
 @kernel
 def matmul(
-    lo: size, hi: size, y: Out[f32], w: In[u8], x: In[u8], bias: In[f32], residual: In[f32],
-    n_blocks: size, n_tiles: size, n_tokens: size, run: size, x_bytes: size, y_stride: size, residual_stride: size,
-    *, format: str, widths: tuple[int, ...], lanes: int, gate: str | None = None, has_bias: bool = False,
-    has_residual: bool = False, digits: int = 1,
-):  # fmt: skip
-    """Tile i * n_tiles + r: y[t, 16r .. 16r+15] = W[those rows] . x[t] + bias + residual[t], for tokens t of run i.
+    lo: size,
+    hi: size,
+    y: Out.f32,
+    w: In.u8,
+    x: In.u8,
+    bias: In.f32,
+    residual: In.f32,
+    n_blocks: size,
+    n_tiles: size,
+    n_tokens: size,
+    run: size,
+    x_bytes: size,
+    y_stride: size,
+    residual_stride: size,
+    *,
+    format: str,
+    widths: tuple[int, ...],
+    lanes: int,
+    gate: str | None = None,
+    has_bias: bool = False,
+    has_residual: bool = False,
+    digits: int = 1,
+):
+    """Tile i * n_tiles + r: y[t, 16r .. 16r+15] = W[those rows] . x[t] + bias + residual[t], for
+    tokens t of run i.
 
-    The n_tokens tokens are cut into runs of `run`, whose x a core's cache holds while all rows pass by.
+    The n_tokens tokens are cut into runs of `run`, whose x a core's cache holds while all rows
+    pass by.
 
-    x: a row a token and digit, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for plain formats. With a gate, tile r of w
-    is 16 rows of the gate and 16 of the up matrix, and y = gate(g . x) * (u . x).
+    x: a row a token and digit, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for
+    plain formats. With a gate, tile r of w is 16 rows of the gate and 16 of the up matrix, and y
+    = gate(g . x) * (u . x).
     """
     layout = packed(format)
     tile_bytes = n_blocks * layout.bytes
@@ -180,11 +217,17 @@ def matmul(
                 half, column = Half(at, step), r * ROWS + at
                 out = add_digits(products(layout, rows, tokens, n_blocks, half), digits)
                 if gate:
-                    up = add_digits(products(layout, rows.past(tile_bytes), tokens, n_blocks, half), digits)
+                    up = add_digits(
+                        products(layout, rows.past(tile_bytes), tokens, n_blocks, half), digits
+                    )
                     out = [GATES[gate](g) * u for g, u in zip(out, up, strict=True)]
                 for i, v in enumerate(out):
                     v = v + bias.load(column, step) if has_bias else v
-                    v = v + residual.load((t + i) * residual_stride + column, step) if has_residual else v
+                    v = (
+                        v + residual.load((t + i) * residual_stride + column, step)
+                        if has_residual
+                        else v
+                    )
                     y.store(v, (t + i) * y_stride + column)
 
 
@@ -193,12 +236,12 @@ CACHE_BYTES = 384 << 10
 
 
 def run_length(row_bytes: int) -> int:
-    """Tokens in a run, for rows of x of so many bytes: a multiple of the widest pass, at least 16."""
+    """Tokens in a run, for rows of x of so many bytes: a multiple of the widest pass."""
     return max(16, CACHE_BYTES // row_bytes // 8 * 8)
 
 
 def pass_shape(bits: int, registers: int, digits: int) -> dict[str, Any]:
-    """The widths and lanes of a pass over tokens that keep a target's registers full and not more."""
+    """Widths and lanes of a pass over tokens that fill a target's registers and no more."""
     lanes = min(16, bits // 32 * (2 if bits == 128 and registers == 32 else 1))
     most = (8 if registers >= 32 else 4) // digits
     return {"widths": tuple(w for w in (8, 4, 2, 1) if w <= most), "lanes": lanes}

@@ -7,7 +7,7 @@ from typing import Any
 from satchel.base.dtypes import f32
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, muladd
-from satchel.lang.trace import In, Out, Row, V, acc, index, lanes, loop, size, sqrt
+from satchel.lang.trace import In, Out, Row, V, acc, index, lanes, loop, real, size, sqrt
 
 
 def rms_scale(x: Row, n: Any, eps: V) -> V:
@@ -20,9 +20,20 @@ def rms_scale(x: Row, n: Any, eps: V) -> V:
 
 @kernel
 def rms_norm(
-    lo: size, hi: size, y: Out[f32], x: In[f32], w: In[f32], residual: In[f32], n: size, x_stride: size, y_stride: size,
-    residual_stride: size, eps: f32, *, add: bool = False,
-):  # fmt: skip
+    lo: size,
+    hi: size,
+    y: Out.f32,
+    x: In.f32,
+    w: In.f32,
+    residual: In.f32,
+    n: size,
+    x_stride: size,
+    y_stride: size,
+    residual_stride: size,
+    eps: real,
+    *,
+    add: bool = False,
+):
     """Tile t: y[t] = x[t] / rms(x[t]) * w, plus residual[t] if `add`."""
     for t in loop(lo, hi):
         row, out, rest = x.at(t * x_stride), y.at(t * y_stride), residual.at(t * residual_stride)

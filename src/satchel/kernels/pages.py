@@ -1,7 +1,7 @@
 """Where keys and values lie: for one layer, in a page, kv head after kv head, each K then V, f16.
 
-K is [dim][slot], so that 16 slots' scores are one register; V is [slot][dim], in columns of 64 dims one after another, so
-that a pass over a column reads straight on.
+K is [dim][slot], so that 16 slots' scores are one register; V is [slot][dim], in columns of 64
+dims one after another, so that a pass over a column reads straight on.
 """
 
 from __future__ import annotations

@@ -1,29 +1,35 @@
-"""Activations as 8-bit codes with a scale for each 32 of them, in the order and with the sums that the matrix kernels read.
+"""Activations as 8-bit codes with a scale for each 32 of them, in the order and with the sums that
+the matrix kernels read.
 
-With two digits, a row is followed by a second one that holds what the first left over, 254 times as fine: for the head, whose
-error goes straight into the logits and whose cost is reading its weights, once for both.
+With two digits, a row is followed by a second one that holds what the first left over, 254 times
+as fine: for the head, whose error goes straight into the logits and whose cost is reading its
+weights, once for both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from satchel.base.dtypes import f32, i8, i32, u8
+from satchel.base.dtypes import f32, i8, i32
 from satchel.kernels.norm import rms_scale
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import absolute, cast, round_i32
-from satchel.lang.trace import In, Out, Row, V, concat, loop, maximum, select, size, splat
+from satchel.lang.trace import In, Out, Row, V, concat, loop, maximum, real, select, size, splat
 
 CODES = 32
 BLOCK_BYTES = 64
-"""A block: 32 codes (i8); d (f32); their sums (i32): first 16, last 16, all; d times those sums (f32); 4 bytes unused."""
+"""A block: 32 codes (i8); d (f32); their sums (i32): first 16, last 16, all; d times those sums
+(f32); 4 bytes unused.
+"""
 
 SCALE, SUMS, SCALED_SUMS = 32, 36, 48  # byte offsets in a block
 FIRST, LAST, ALL = 0, 1, 2  # which sum
 
 
 def quantize_block(out: Row, x: tuple[V, V], finer: Row | None = None) -> None:
-    """Write a block: code = round(x / d), d = max |x| / 127; all zero where x is. `x` is 2 x 16 lanes."""
+    """Write a block: code = round(x / d), d = max |x| / 127; all zero where x is. `x` is 2 x 16
+    lanes.
+    """
     top = maximum(absolute(x[0]), absolute(x[1])).top()
     d = top * (1.0 / 127.0)
     inverse = splat(select(d > 1e-35, 1.0 / d, 0.0))
@@ -50,20 +56,38 @@ def quantize_row(out: Row, n: V, digits: int, read: Callable[[V], V]) -> None:
     row_bytes = n // CODES * BLOCK_BYTES
     for b in loop(n // CODES):
         at, i = b * BLOCK_BYTES, b * CODES
-        quantize_block(out.past(at), (read(i), read(i + 16)), out.past(at + row_bytes) if digits == 2 else None)
+        quantize_block(
+            out.past(at), (read(i), read(i + 16)), out.past(at + row_bytes) if digits == 2 else None
+        )
 
 
 @kernel
-def quantize(lo: size, hi: size, out: Out[u8], x: In[f32], n: size, x_stride: size, *, digits: int = 1):
+def quantize(
+    lo: size, hi: size, out: Out.u8, x: In.f32, n: size, x_stride: size, *, digits: int = 1
+):
     """Tile t: row t of x, n wide (rows x_stride elements apart), as blocks."""
     for t in loop(lo, hi):
         row = x.at(t * x_stride)
-        quantize_row(out.past(t * (n // CODES * BLOCK_BYTES * digits)), n, digits, lambda i, row=row: row.load(i, 16))
+        quantize_row(
+            out.past(t * (n // CODES * BLOCK_BYTES * digits)),
+            n,
+            digits,
+            lambda i, row=row: row.load(i, 16),
+        )
 
 
 @kernel
 def norm_quantize(
-    lo: size, hi: size, out: Out[u8], x: In[f32], w: In[f32], n: size, x_stride: size, eps: f32, *, digits: int = 1
+    lo: size,
+    hi: size,
+    out: Out.u8,
+    x: In.f32,
+    w: In.f32,
+    n: size,
+    x_stride: size,
+    eps: real,
+    *,
+    digits: int = 1,
 ):
     """Tile t: row t of x over its root mean square, times w, as blocks."""
     for t in loop(lo, hi):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from satchel.base.dtypes import f16, f32, i32, u8
+from satchel.base.dtypes import f16, f32
 from satchel.kernels.norm import rms_scale
 from satchel.kernels.pages import PAGE, head_bytes, key_offset, page_address, value_offset
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast
-from satchel.lang.trace import In, Out, Row, V, emit, index, loop, size, splat
+from satchel.lang.trace import In, Out, Row, V, emit, index, loop, real, size, splat
 
 LOG2E = 1.4426950408889634
 
 
-def turned(x: Row, turns: Row, head_dim: int, dims: int, pairs: str, factor: V, weight: Row | None) -> list[tuple[int, V]]:
-    """A head, times factor (and weight, if any), its first dims turned: (first dim, lanes) of all pieces.
+def turned(
+    x: Row, turns: Row, head_dim: int, dims: int, pairs: str, factor: V, weight: Row | None
+) -> list[tuple[int, V]]:
+    """A head, times factor (and weight, if any), its first dims turned: (first dim, lanes) of all
+    pieces.
 
     turns: cosines of the dims / 2 pairs, then their sines.
     """
@@ -37,23 +40,51 @@ def turned(x: Row, turns: Row, head_dim: int, dims: int, pairs: str, factor: V, 
             both = read(2 * i, 2 * n)
             a, b = both[0 : 2 * n : 2], both[1 : 2 * n : 2]
             mixed = tuple(k // 2 + (k % 2) * n for k in range(2 * n))
-            pieces.append((2 * i, emit("shuffle", a * cos - b * sin, a * sin + b * cos, lanes=mixed)))
+            pieces.append(
+                (2 * i, emit("shuffle", a * cos - b * sin, a * sin + b * cos, lanes=mixed))
+            )
     n = math.gcd(head_dim - dims, 16)
     return pieces + [(at, read(at, n)) for at in range(dims, head_dim, n or 1)]
 
 
 @kernel
 def rope_store(
-    lo: size, hi: size, q_out: Out[f32], kv: Out[u8], q: In[f32], k: In[f32], v: In[f32], positions: In[i32],
-    sequences: In[i32], tables: In[i32], turns: In[f32], q_weight: In[f32], k_weight: In[f32], max_pages: size, q_stride: size,
-    k_stride: size, v_stride: size, scale: f32, eps: f32,
-    *, n_heads: int, n_kv: int, head_dim: int, dims: int, pairs: str, normed: bool,
-):  # fmt: skip
-    """Tile t: token t. q_out[t] = its heads, turned and times scale * log2(e); k, turned, and v go to the token's slot."""
+    lo: size,
+    hi: size,
+    q_out: Out.f32,
+    kv: Out.u8,
+    q: In.f32,
+    k: In.f32,
+    v: In.f32,
+    positions: In.i32,
+    sequences: In.i32,
+    tables: In.i32,
+    turns: In.f32,
+    q_weight: In.f32,
+    k_weight: In.f32,
+    max_pages: size,
+    q_stride: size,
+    k_stride: size,
+    v_stride: size,
+    scale: real,
+    eps: real,
+    *,
+    n_heads: int,
+    n_kv: int,
+    head_dim: int,
+    dims: int,
+    pairs: str,
+    normed: bool,
+):
+    """Tile t: token t. q_out[t] = its heads, turned and times scale * log2(e); k, turned, and v go
+    to the token's slot.
+    """
     for t in loop(lo, hi):
         position = index(positions[t])
         turn = turns.at(position * dims)
-        page = page_address(kv, tables, index(sequences[t]), position, max_pages, n_kv * head_bytes(head_dim))
+        page = page_address(
+            kv, tables, index(sequences[t]), position, max_pages, n_kv * head_bytes(head_dim)
+        )
         slot = position % PAGE
 
         def factor_of(row: Row) -> Any:
@@ -63,14 +94,18 @@ def rope_store(
             head = q.at(t * q_stride + h * head_dim)
             norm = factor_of(head)
             first = norm if norm is not None else cast(index(1), f32)
-            for at, x in turned(head, turn, head_dim, dims, pairs, first, q_weight if normed else None):
+            for at, x in turned(
+                head, turn, head_dim, dims, pairs, first, q_weight if normed else None
+            ):
                 q_out.store(x * splat(scale * LOG2E, x.lanes), (t * n_heads + h) * head_dim + at)
         for h in loop(n_kv):
             here = page.past(h * head_bytes(head_dim))
             head = k.at(t * k_stride + h * head_dim)
             norm = factor_of(head)
             first = norm if norm is not None else cast(index(1), f32)
-            for at, x in turned(head, turn, head_dim, dims, pairs, first, k_weight if normed else None):
+            for at, x in turned(
+                head, turn, head_dim, dims, pairs, first, k_weight if normed else None
+            ):
                 short = cast(x, f16)
                 for i in range(x.lanes):
                     here.past(key_offset(at + i, slot), f16).store(short[i])
@@ -82,5 +117,3 @@ def store_values(page: Row, v: Row, head_dim: int, slot: V) -> None:
     n = math.gcd(head_dim, 16)
     for at in range(0, head_dim, n):
         page.past(value_offset(at, slot, head_dim), f16).store(cast(v.load(at, n), f16))
-
-

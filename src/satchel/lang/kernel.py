@@ -39,7 +39,7 @@ class Kernel:
         """The run-time arguments after lo and hi: a row, or a scalar of this type."""
         parameters = inspect.signature(self.body, eval_str=True).parameters.values()
         return {
-            p.name: p.annotation
+            p.name: p.annotation.__metadata__[0]
             for p in parameters
             if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in ("lo", "hi")
         }

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+from satchel.base import dtypes
 from satchel.base.dtypes import BY_NAME, DType, f32, i1, i32, i64
 from satchel.base.errors import KernelError
 from satchel.lang.ir import Loop, Type, ptr
@@ -151,32 +152,55 @@ class Row:
             self.store(x, i)
 
 
-class In:
-    """A row that the kernel reads, and that nobody writes meanwhile: In[f32]."""
-
-    def __class_getitem__(cls, dtype: DType) -> Any:
-        return RowOf(dtype, constant=True)
-
-
-class Out:
-    """A row that the kernel writes, or reads and writes: Out[f32]."""
-
-    def __class_getitem__(cls, dtype: DType) -> Any:
-        return RowOf(dtype, constant=False)
-
-
 @dataclass(frozen=True)
 class RowOf:
+    """What an annotation says of a row: its elements' type, and whether it stays as it is."""
+
     dtype: DType
     constant: bool
 
 
-size = i64
-"""The type of lengths, counts and positions."""
+class In:
+    """A row that the kernel reads, and that nobody writes meanwhile: `x: In.f32`."""
+
+    i8: TypeAlias = Annotated[Row, RowOf(dtypes.i8, constant=True)]
+    u8: TypeAlias = Annotated[Row, RowOf(dtypes.u8, constant=True)]
+    i16: TypeAlias = Annotated[Row, RowOf(dtypes.i16, constant=True)]
+    u16: TypeAlias = Annotated[Row, RowOf(dtypes.u16, constant=True)]
+    i32: TypeAlias = Annotated[Row, RowOf(dtypes.i32, constant=True)]
+    u32: TypeAlias = Annotated[Row, RowOf(dtypes.u32, constant=True)]
+    i64: TypeAlias = Annotated[Row, RowOf(dtypes.i64, constant=True)]
+    f16: TypeAlias = Annotated[Row, RowOf(dtypes.f16, constant=True)]
+    bf16: TypeAlias = Annotated[Row, RowOf(dtypes.bf16, constant=True)]
+    f32: TypeAlias = Annotated[Row, RowOf(dtypes.f32, constant=True)]
+    f64: TypeAlias = Annotated[Row, RowOf(dtypes.f64, constant=True)]
+
+
+class Out:
+    """A row that the kernel writes, or reads and writes: `y: Out.f32`."""
+
+    i8: TypeAlias = Annotated[Row, RowOf(dtypes.i8, constant=False)]
+    u8: TypeAlias = Annotated[Row, RowOf(dtypes.u8, constant=False)]
+    i16: TypeAlias = Annotated[Row, RowOf(dtypes.i16, constant=False)]
+    u16: TypeAlias = Annotated[Row, RowOf(dtypes.u16, constant=False)]
+    i32: TypeAlias = Annotated[Row, RowOf(dtypes.i32, constant=False)]
+    u32: TypeAlias = Annotated[Row, RowOf(dtypes.u32, constant=False)]
+    i64: TypeAlias = Annotated[Row, RowOf(dtypes.i64, constant=False)]
+    f16: TypeAlias = Annotated[Row, RowOf(dtypes.f16, constant=False)]
+    bf16: TypeAlias = Annotated[Row, RowOf(dtypes.bf16, constant=False)]
+    f32: TypeAlias = Annotated[Row, RowOf(dtypes.f32, constant=False)]
+    f64: TypeAlias = Annotated[Row, RowOf(dtypes.f64, constant=False)]
+
+
+size: TypeAlias = Annotated[V, dtypes.i64]
+"""The type of a run-time length, count or position."""
+
+real: TypeAlias = Annotated[V, dtypes.f32]
+"""The type of a run-time number."""
 
 __all__ = [
     "BY_NAME", "LANES", "Acc", "In", "Out", "Row", "RowOf", "Scope", "Span", "Tracer", "V",
     "absolute", "acc", "concat", "convert", "emit", "full", "i1", "i32", "index", "lanes", "loop",
-    "match_lanes", "maximum", "minimum", "native", "ptr", "select", "size", "splat", "sqrt",
+    "match_lanes", "maximum", "minimum", "native", "ptr", "real", "select", "size", "splat", "sqrt",
     "table", "tracer", "tracing", "value", "when", "where_traced",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from satchel.archs import trace
 from satchel.base.options import options
-from satchel.compiler.lower import Limits
+from satchel.compiler.lowering import Limits
 from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
 from satchel.compiler.pipeline import compile_graph
 from satchel.files.checkpoint import Checkpoint
