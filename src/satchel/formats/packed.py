@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from satchel.base.dtypes import DType, bf16, f16, f32
 from satchel.base.errors import UnsupportedError
