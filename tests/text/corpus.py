@@ -51,7 +51,7 @@ MARKS = [
     "e\u0301 a\u0308\u0323 \u0301lone Z\u0336a\u0334l\u0335g\u0337o\u0338 n\u0303\u0303\u0303",
     "👍🏽 👨‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇫🇷 🧑🏿‍🚀 ❤️ ☺︎ 1️⃣ #️⃣ 👩🏻‍❤️‍💋‍👨🏿 🫠🫨",
     "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f",
-    "zero\u200bwidth\u200cjoin\u200dhere\ufeffbom \u202eright\u202c \u2066iso\u2069 soft\u00adhyphen",
+    "zero\u200bwidth\u200cjoin\u200dhere\ufeffbom \u202eright\u202c \u2066i\u2069 soft\u00adhyphen",
     "\u2581\u2581a \u2581b \u2581 Ġ Ċ ĠĠ Ā ģ ł",
     "\ufffd\ufffe\uffff\U0010ffff\ue000\U000f0000 \u0378",
     "\U00010d40\u1c89\U00016d6d\ua7cb \U0001ccf0 \U0001cc00 \u0897",  # new in Unicode 16
@@ -81,12 +81,12 @@ CONTROLS = [
     "".join(map(chr, range(0x20, 0x100))),
 ]
 CODE = [
-    'def f(x: int) -> str:\n    """Doc."""\n    return f"{x!r:>{10}}"\n\n\nif __name__ == "__main__":\n',
+    'def f(x: int) -> str:\n    """Doc."""\n    return f"{x!r:>{10}}"\n\n\nif x == "__main__":\n',
     "for (int i = 0; i < n; ++i) {\n\ta[i] += b[i] * 3.0f; // comment\n\t}\n}\n",
     '{"key": [1, 2.5, null, true], "\\u00e9": "\\n"}',
     '<table><tr><td class="x">a &amp; b</td></tr></table><s>gone</s><!-- c -->',
     "SELECT * FROM t WHERE a >= 10 AND b LIKE '%x%';\n-- done",
-    "| a | b |\n|---|---|\n| 1 | 2 |\n\n- [ ] todo\n```sh\n$ ls -la | grep '^d' > out.txt 2>&1\n```",
+    "| a | b |\n|---|---|\n| 1 | 2 |\n\n- [ ] todo\n```sh\n$ ls -la | grep '^d' > o 2>&1\n```",
     "\\frac{a}{b} \\sum_{i=0}^{n} x_i^2 $$\\alpha$$",
     "x" * 300,
     "ab" * 200 + "=" * 100 + "-" * 64 + "a" * 65,

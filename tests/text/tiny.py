@@ -6,6 +6,8 @@ They are learned from the hard texts, so that the merges matter there.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from tests.text.corpus import HARD
@@ -18,10 +20,9 @@ SPECIAL_KINDS = [3, 3, 3, 3, 4, 4]
 
 
 def byte_level(pre: str, **more: Any) -> dict[str, Any]:
-    """Byte-level BPE: 256 letters, the pieces of 400 merges, some words no merge makes, specials."""
+    """Byte-level BPE: letters, the pieces of 400 merges, some words no merge makes, specials."""
     alphabet = [chr(BYTE_TO_LETTER[byte]) for byte in range(256)]
-    texts = [text.encode().decode("latin-1").translate(BYTE_TO_LETTER) for text in HARD]
-    merges = learn(texts)
+    merges = learn(*(text.encode().decode("latin-1").translate(BYTE_TO_LETTER) for text in HARD))
     pieces = list(dict.fromkeys("".join(pair) for pair in merges))
     whole = [word for word in ("Lorem", "ĠWHERE", "tempor", "return") if word not in pieces]
     tokens = [*alphabet, *pieces, *whole, *SPECIALS]
@@ -40,8 +41,10 @@ def byte_level(pre: str, **more: Any) -> dict[str, Any]:
 def sentence_piece(**more: Any) -> dict[str, Any]:
     """SentencePiece with bytes, equal scores, and tokens made of characters that are none."""
     texts = [text.replace(" ", "▁") for text in HARD]
-    pieces = list(dict.fromkeys("".join(pair) for pair in learn(texts)))
-    letters = [letter for letter, n in Counter("".join(texts)).items() if n > 1 and letter not in "q\0"]
+    pieces = list(dict.fromkeys("".join(pair) for pair in learn(*texts)))
+    letters = [
+        letter for letter, n in Counter("".join(texts)).items() if n > 1 and letter not in "q\0"
+    ]
     words = list(dict.fromkeys([*pieces, *letters, "qu", "a▁b", "aaa", "aaaaa"]))
     head = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     words = [word for word in words if word not in (*head, *SPECIALS)]
@@ -60,12 +63,13 @@ def sentence_piece(**more: Any) -> dict[str, Any]:
     }
 
 
-def learn(texts: list[str]) -> list[tuple[str, str]]:
+@cache
+def learn(*texts: str) -> list[tuple[str, str]]:
     """Merges by how often the pairs occur, the plain way."""
     words = [list(text) for text in texts]
     merges: list[tuple[str, str]] = []
     while len(merges) < N_MERGES:
-        counts = Counter(pair for word in words for pair in zip(word, word[1:], strict=False))
+        counts = Counter(pair for word in words for pair in pairwise(word))
         left, right = max(counts, key=lambda pair: (counts[pair], pair))
         merges.append((left, right))
         for word in words:
