@@ -27,7 +27,7 @@ class SentencePiece:
         self.vocabulary = vocabulary
         self._scores: list[float] = [0.0] * len(vocabulary.texts)
         if "tokenizer.ggml.scores" in metadata:
-            self._scores = read_list(metadata, "scores", float)
+            self._scores = read_list(metadata, "scores", float, int)
         if len(self._scores) < len(vocabulary.texts):
             raise FileFormatError(
                 f"the file lists {len(vocabulary.texts)} tokens but {len(self._scores)} scores;"

@@ -151,7 +151,10 @@ class Vocabulary:
 
     @cached_property
     def _unusual(self) -> list[int]:
-        return [token for token, kind in enumerate(self.kinds) if kind != Kind.NORMAL]
+        normal = int(
+            Kind.NORMAL
+        )  # an enum's member is slow to look up a quarter of a million times
+        return [token for token, kind in enumerate(self.kinds) if kind != normal]
 
     def _marked(self, *kinds: Kind) -> set[int]:
         """The tokens to which the file gives one of these kinds."""
@@ -198,8 +201,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     return vocabulary
 
 
-def read_list(metadata: Mapping[str, Any], key: str, kind: type) -> list[Any]:
-    """A list of the tokenizer's, all items of one kind. Raises FileFormatError."""
+def read_list(metadata: Mapping[str, Any], key: str, *kinds: type) -> list[Any]:
+    """A list of the tokenizer's, all items of these kinds. Raises FileFormatError."""
     name = f"tokenizer.ggml.{key}"
     if name not in metadata:
         raise FileFormatError(f"{name} is missing; convert the model again")
@@ -207,8 +210,10 @@ def read_list(metadata: Mapping[str, Any], key: str, kind: type) -> list[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise FileFormatError(f"{name} is not a list; convert the model again")
     items: list[Any] = list(cast("Iterable[Any]", value))
-    if set(map(type, items)) - {kind}:
-        raise FileFormatError(f"{name} holds more than {kind.__name__}; convert the model again")
+    if set(map(type, items)).difference(kinds):
+        raise FileFormatError(
+            f"{name} holds more than {kinds[0].__name__}; convert the model again"
+        )
     return items
 
 
