@@ -29,6 +29,7 @@ from satchel.lang.trace import (
     index,
     loop,
     maximum,
+    minimum,
     select,
     size,
     splat,
@@ -97,9 +98,10 @@ def weigh(
     state.store(shrink, SHRINK)
 
 
-def gather(y: list[Row], states: list[Row], page: Row, head_dim: int) -> None:
-    """Shrink what the rows have and add the page's values, slot after slot, a column of dims at a
-    time.
+def gather(y: list[Row], states: list[Row], page: Row, head_dim: int, n_slots: V) -> None:
+    """Shrink what the rows have and add the values of the page's first n_slots, slot after slot, a
+    column of dims at a time. The slots after them are no one's yet: a NaN that a former sequence
+    left there would survive a weight of 0.
     """
     for column in range(0, head_dim, COLUMN):
         begin, width = column_offset(column, head_dim)
@@ -110,7 +112,7 @@ def gather(y: list[Row], states: list[Row], page: Row, head_dim: int) -> None:
         for row, row_sums, by in zip(y, sums, shrink, strict=True):
             for at, total in zip(parts, row_sums, strict=True):
                 total.value = row.load(column + at, n) * by
-        for t in loop(PAGE):
+        for t in loop(n_slots):
             values = [
                 cast(page.past(t * (2 * width) + (begin + 2 * at), f16).load(0, n), f32)
                 for at in parts
@@ -172,6 +174,7 @@ def attend(
         oldest = 0 if window is None else positive(begin - (window - 1))
         for j in loop(index(oldest) // PAGE, end // PAGE + 1):
             position = j * PAGE
+            n_slots = minimum(end + 1 - position, PAGE)
             page = page_address(
                 kv, tables, sequence, position, max_pages, n_kv * head_bytes(head_dim)
             )
@@ -184,7 +187,8 @@ def attend(
                 )
                 for (t, _), state, s in zip(at, states, found, strict=True):
                     weigh(state, s, position, index(positions[t]), window, softcap)
-                gather([y.at(t * y_stride + head) for t, head in at], states, page, head_dim)
+                out = [y.at(t * y_stride + head) for t, head in at]
+                gather(out, states, page, head_dim, n_slots)
         for row in loop(n_tokens * per_kv):
             t, head = places(row)
             total = own.at(row * STATE).load(SUMS, 16).sum()

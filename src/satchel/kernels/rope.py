@@ -10,9 +10,24 @@ from satchel.kernels.norm import rms_scale
 from satchel.kernels.pages import PAGE, head_bytes, key_offset, page_address, value_offset
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast
-from satchel.lang.trace import In, Out, Row, V, emit, index, loop, real, size, splat
+from satchel.lang.trace import (
+    In,
+    Out,
+    Row,
+    V,
+    emit,
+    full,
+    index,
+    loop,
+    maximum,
+    minimum,
+    real,
+    size,
+    splat,
+)
 
 LOG2E = 1.4426950408889634
+F16_MAX = 65504.0
 
 
 def turned(
@@ -106,7 +121,7 @@ def rope_store(
             for at, x in turned(
                 head, turn, head_dim, dims, pairs, first, k_weight if normed else None
             ):
-                short = cast(x, f16)
+                short = storable(x)
                 for i in range(x.lanes):
                     here.past(key_offset(at + i, slot), f16).store(short[i])
             store_values(here, v.at(t * v_stride + h * head_dim), head_dim, slot)
@@ -116,4 +131,10 @@ def store_values(page: Row, v: Row, head_dim: int, slot: V) -> None:
     """A head's values to its slot."""
     n = math.gcd(head_dim, 16)
     for at in range(0, head_dim, n):
-        page.past(value_offset(at, slot, head_dim), f16).store(cast(v.load(at, n), f16))
+        page.past(value_offset(at, slot, head_dim), f16).store(storable(v.load(at, n)))
+
+
+def storable(x: V) -> V:
+    """x as f16, infinities and what is too large as the largest: a weight of 0 must hide it."""
+    low, high = full(f32, -F16_MAX, x.lanes), full(f32, F16_MAX, x.lanes)
+    return cast(minimum(high, maximum(low, x)), f16)  # in this order a NaN stays one
