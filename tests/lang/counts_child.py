@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from satchel.base.dtypes import f16, f32, i8, i32, u8
+from satchel.base.dtypes import f16, f32, i32
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, dot4, muladd, splat_bytes
 from satchel.lang.target import TARGETS

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from satchel.base.dtypes import u8
 from satchel.lang.kernel import kernel
 from satchel.lang.lower import lower
 from satchel.lang.ops import OPS

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from satchel.base.dtypes import f16, f32, i8, i32, u8
+from satchel.base.dtypes import f32, i32
 from satchel.base.errors import KernelError, OptionError
 from satchel.lang.kernel import Build, compile_llvm, kernel, source_key, target_machine
 from satchel.lang.lower import lower
 from satchel.lang.ops import cast, dot4, exp, muladd
 from satchel.lang.print.python import Pointer, python_function
 from satchel.lang.target import TARGETS, choose_target, host_isa, isa_named, target_named
-from satchel.lang.trace import In, Out, acc, full, lanes, loop, maximum, size, sqrt
+from satchel.lang.trace import In, Out, acc, full, lanes, loop, maximum, real, size, sqrt
 
 X86 = [t for t in TARGETS.values() if t.isa == "x86"]
 HOST = next(t for t in TARGETS.values() if t.is_host)

@@ -25,6 +25,7 @@ from satchel.lang.trace import (
     lanes,
     loop,
     maximum,
+    real,
     select,
     size,
     splat,
