@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from satchel.base.dtypes import f32
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import exp
-from satchel.lang.trace import In, Out, V, lanes, loop, maximum, minimum, real, size
+from satchel.lang.trace import In, Out, V, full, lanes, loop, maximum, minimum, real, size
 
 
 def silu(x: V) -> V:
     """x * sigmoid(x)."""
-    return x / (1.0 + exp(-maximum(x, -88.0)))
+    x = maximum(full(f32, -88.0, x.lanes), x)  # farther out it is as good as 0
+    return x / (1.0 + exp(-x))
 
 
 def tanh(x: V) -> V:
     """Hyperbolic tangent, for any x."""
-    return 1.0 - 2.0 / (1.0 + exp(minimum(x, 43.0) * 2.0))
+    x = minimum(full(f32, 43.0, x.lanes), x)  # in this order a NaN stays one
+    return 1.0 - 2.0 / (1.0 + exp(x * 2.0))
 
 
 def gelu(x: V) -> V:

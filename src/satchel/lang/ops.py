@@ -131,9 +131,9 @@ def dot4(s: V, a: V, b: V, *, top: int = 255) -> V:  # noqa: ARG001  (rules look
 @op(ulps=2)
 def exp2(x: V) -> V:
     """2 to the x, for f32. Below -126 it is 2^-126 or less, at -infinity too; above 127.5 it is
-    not defined.
+    not defined. A NaN stays one.
     """
-    x = maximum(x, -126.0)
+    x = maximum(full(f32, -126.0, x.lanes), x)  # in this order a NaN stays one
     shifted = x + 12582912.0  # 1.5 * 2^23: rounds to a whole number and leaves it in the low bits
     whole = shifted - 12582912.0
     part = x - whole
