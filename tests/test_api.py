@@ -376,6 +376,34 @@ def test_the_context_that_is_chosen(asked: int | None, trained: int, context: in
     assert choose_context(asked, trained) == context
 
 
+def test_a_watched_stream_says_when_there_is_something_to_read(llm: LLM) -> None:
+    told = threading.Semaphore(0)
+    stream = llm.stream("Say:", **GREEDY)
+    stream.watch(told.release)
+    text = ""
+    while stream.stats is None:
+        assert told.acquire(timeout=10)
+        while stream.is_ready and stream.stats is None:
+            text += next(stream).text
+    assert text == "Grüß dich, Welt.\nUser:"
+    assert stream.is_ready  # nothing more will come: `next` says so at once
+
+
+def test_usage_counts_requests_steps_and_pages(llm: LLM) -> None:
+    before = llm.usage()
+    assert (before.running, before.waiting, before.steps, before.pages_in_use) == (0, 0, 0, 0)
+    with llm.session() as session:
+        session.generate("Say:", **GREEDY)
+        after = llm.usage()
+        assert after.pages == before.pages
+        assert after.pages_in_use == 1
+        assert after.steps == after.shares > 5
+
+
+def test_the_template_can_be_applied_alone(llm: LLM) -> None:
+    assert llm.apply_template("Hi") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [(4096, "4096 tokens are more than the 2048"), (-1, "-1 is not"), ("9", "'9' is not")],

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from satchel.base.errors import OptionError
 from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
+from satchel.engine.engine import Usage
 from satchel.engine.pages import pages_for
 from satchel.engine.request import Stats
 from satchel.engine.sampler import is_whole
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from satchel.runtime.batch import Model
 
-__all__ = ["LLM", "Completion", "Options", "Piece", "Session", "Stats", "Stream", "load"]
+__all__ = ["LLM", "Completion", "Options", "Piece", "Session", "Stats", "Stream", "Usage", "load"]
 
 DEFAULT_CONTEXT = 4096
 
@@ -155,6 +156,17 @@ class LLM:
     def session(self, system: str | None = None) -> Session:
         """A conversation that keeps its KV cache; `system` tells the model how to behave in it."""
         return Session(self._speaker, system)
+
+    def apply_template(self, messages: str | Iterable[Message]) -> str:
+        """The text that asks for an answer to a conversation, as the model's template writes it.
+
+        Raises TemplateError, and OptionError for what are no messages.
+        """
+        return self._speaker.chat_template.render(read_messages(messages))
+
+    def usage(self) -> Usage:
+        """How busy the model is: requests, pages of the KV cache, steps until now."""
+        return self._speaker.engine.usage()
 
     def tokenize(self, text: str, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         """The ids of a text's tokens. `parse_special` reads texts like "<|im_end|>" as one token.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from satchel.base.errors import SatchelError
@@ -14,6 +15,18 @@ from satchel.runtime.batch import Model
 
 if TYPE_CHECKING:
     from satchel.engine.request import Rows
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an engine is doing, and has done since it began."""
+
+    running: int  # requests
+    waiting: int
+    pages: int
+    pages_in_use: int  # those that idle sessions keep are among them
+    steps: int
+    shares: int  # requests that took part in a step, summed over all steps
 
 
 class Engine:
@@ -30,11 +43,25 @@ class Engine:
         self.scheduler = Scheduler(model, self.pool)
         self.submitted: deque[Request] = deque()
         self.forgotten: deque[Sequence] = deque()
+        self.n_steps = 0
+        self.n_shares = 0
 
     @property
     def has_work(self) -> bool:
         """Whether a step would find anything to do."""
         return bool(self.submitted) or self.scheduler.has_work
+
+    def usage(self) -> Usage:
+        """May be called by any thread; its numbers may be a step apart."""
+        scheduler, pool = self.scheduler, self.pool
+        return Usage(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(self.submitted),
+            pages=pool.n_pages,
+            pages_in_use=pool.n_pages - pool.n_free,
+            steps=self.n_steps,
+            shares=self.n_shares,
+        )
 
     def sequence(self, *, kept: bool = False) -> Sequence:
         """A new and empty sequence; one that is `kept` remembers its pages between requests."""
@@ -62,6 +89,8 @@ class Engine:
         batch = self.scheduler.next_batch()
         if batch is None:
             return []
+        self.n_steps += 1
+        self.n_shares += len(self.scheduler.shares)
         logits = self.model.run(batch)
         answers = [_read(share, logits) for share in self.scheduler.shares]
         return self.scheduler.advance(answers)

@@ -84,6 +84,25 @@ class Stream(Iterator[Piece]):
             raise delta.error
         return Piece(delta.text, delta.tokens, delta.stats)
 
+    def watch(self, notice: Callable[[], None]) -> None:
+        """Has the engine's thread call `notice` when there is something to read, now or later.
+
+        So that one thread can read many streams. `notice` must be quick, and must not raise.
+        """
+        deltas = self._deltas
+
+        def deliver(delta: Delta) -> None:
+            deltas.put(delta)
+            notice()
+
+        self._request.deliver = deliver
+        notice()  # for what came before
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next piece is there: `next` would not wait."""
+        return self._ended or not self._deltas.empty()
+
     def result(self) -> Completion:
         """The whole answer, when it is there. Raises what made the request fail."""
         for _ in self:
