@@ -1,0 +1,38 @@
+"""`satchel serve`: models over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+import satchel
+from satchel.base.errors import UnsupportedError
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serves until SIGTERM or Ctrl-C."""
+    try:
+        from satchel.serve import run
+        from satchel.serve.settings import Settings
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise UnsupportedError(
+            "serving needs more packages: pip install 'satchel[serve]'"
+        ) from None
+    settings = Settings(
+        host=args.host,
+        port=args.port,
+        api_key=args.api_key,
+        insecure=args.insecure,
+        cors_origins=tuple(args.cors_origin),
+        log_json=args.log_json,
+        max_requests=args.max_requests,
+        max_loaded=args.max_loaded,
+        keep_alive_s=None if args.keep_alive < 0 else float(args.keep_alive),
+        grace_s=args.grace,
+    )
+    load = partial(
+        satchel.load, context=args.ctx_size, threads=args.threads, parallel=args.parallel
+    )
+    return run.serve(args.models, settings, load)

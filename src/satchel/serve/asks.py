@@ -1,0 +1,132 @@
+"""Fields that ask for an answer: their shapes, and what they mean to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from satchel.api import LLM, Options
+from satchel.serve.shapes import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    FieldError,
+    Shape,
+    between,
+    either,
+    listing,
+    mapping,
+    only,
+    record,
+)
+
+MOST = 2**31 - 1
+STOP = {**TEXT, "minLength": 1}
+
+# what the sampler takes, under the names that llama.cpp's and OpenAI's servers give it
+SAMPLING: dict[str, Shape] = {
+    "temperature": between(NUMBER, 0, 1e6),
+    "top_k": between(WHOLE, 0, MOST),
+    "top_p": between(NUMBER, 0, 1),
+    "min_p": between(NUMBER, 0, 1),
+    "repeat_penalty": between(NUMBER, 1e-6, 1e6),
+    "repeat_last_n": between(WHOLE, -1, MOST),
+    "presence_penalty": between(NUMBER, -1e6, 1e6),
+    "frequency_penalty": between(NUMBER, -1e6, 1e6),
+    "seed": between(WHOLE, -1, 2**64 - 1),
+    "stop": either(STOP, listing(STOP, 16)),
+}
+
+ANSWERING: dict[str, Shape] = {
+    "model": TEXT,
+    **SAMPLING,
+    "logit_bias": mapping(between(NUMBER, -1e9, 1e9)),
+    "ignore_eos": TRUTH,
+    "max_tokens": between(WHOLE, -1, MOST),
+    "n": between(WHOLE, 1, 16),
+    "stream": TRUTH,
+    "stream_options": record({"include_usage": TRUTH, "include_obfuscation": only(False)}),
+    # labels, which by their meaning change no answer
+    "user": TEXT,
+    "metadata": mapping(TEXT),
+    "store": only(False),
+    "service_tier": only("auto", "default"),
+}
+
+
+def options_of(body: Mapping[str, Any]) -> Options:
+    """The engine's options for what a body says; its shape has been checked."""
+    options: dict[str, Any] = {name: body[name] for name in SAMPLING if name in body}
+    if options.get("seed", 0) < 0:
+        del options["seed"]
+    if "ignore_eos" in body:
+        options["ignore_eos"] = body["ignore_eos"]
+    if "logit_bias" in body:
+        options["logit_bias"] = _biases(body["logit_bias"])
+    most = body.get("max_completion_tokens", body.get("max_tokens", -1))
+    if "max_tokens" in body and body["max_tokens"] != most:
+        raise FieldError("max_tokens", "max_completion_tokens says otherwise; give one of them")
+    options["max_tokens"] = None if most < 0 else most
+    return Options(**options)
+
+
+def _biases(given: Mapping[str, float]) -> dict[int, float]:
+    for token in given:
+        if not (token.isascii() and token.isdigit() and len(token) < 10):
+            raise FieldError("logit_bias", f"{token[:20]!r} is not a token's id")
+    return {int(token): bias for token, bias in given.items()}
+
+
+def spread(prompts: list[list[int]], options: Options, n: int) -> list[tuple[list[int], Options]]:
+    """`n` asks for each prompt; where there is a seed, each gets one of its own."""
+    seed = options.get("seed")
+    asks: list[tuple[list[int], Options]] = []
+    for prompt in prompts:
+        for i in range(n):
+            own = options.copy()
+            if seed is not None:
+                own["seed"] = (seed + i) % 2**64
+            asks.append((prompt, own))
+    return asks
+
+
+# a message of a conversation
+CONTENT = either(
+    TEXT, listing(record({"type": only("text"), "text": TEXT}, "type", "text"), 1000, 1)
+)
+MESSAGE = record(
+    {
+        "role": {"enum": ["system", "developer", "user", "assistant"]},
+        "content": CONTENT,
+        "tool_calls": only([]),
+        "annotations": only([]),
+        **{name: only() for name in ("name", "function_call", "refusal", "audio")},
+    },
+    "role",
+    "content",
+)
+MESSAGES = listing(MESSAGE, 10_000, 1)
+
+
+def messages_of(given: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Messages with plain texts, as templates take them; "developer" is OpenAI's new "system"."""
+    return [
+        {
+            "role": "system" if message["role"] == "developer" else message["role"],
+            "content": message["content"]
+            if isinstance(message["content"], str)
+            else "".join(part["text"] for part in message["content"]),
+        }
+        for message in given
+    ]
+
+
+def chat_prompt(llm: LLM, messages: list[dict[str, str]]) -> list[int]:
+    """The tokens that ask for an answer to a conversation."""
+    return text_prompt(llm, llm.apply_template(messages))
+
+
+def text_prompt(llm: LLM, text: str) -> list[int]:
+    """The tokens of a text, with BOS where the model's file says so."""
+    return llm.tokenize(text, add_bos=llm.tokenizer.add_bos)

@@ -1,0 +1,72 @@
+"""Counts for Prometheus, under the names that llama.cpp's server gives them, and their text form.
+
+Text form: prometheus.io/docs/instrumenting/exposition_formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from satchel.api import Stats, Usage
+
+PREFIX = "llamacpp:"
+
+
+@dataclass
+class Metrics:
+    """Sums over all answers since the start."""
+
+    prompt_tokens: int = 0  # computed, not those of a cache
+    cached_tokens: int = 0
+    prompt_seconds: float = 0.0
+    predicted_tokens: int = 0
+    predicted_seconds: float = 0.0
+    longest: int = 0  # tokens of the longest prompt with its answer
+
+    def count(self, stats: Stats) -> None:
+        """Adds an answer that has ended."""
+        computed = stats.prompt_tokens - stats.cached_tokens
+        self.prompt_tokens += computed
+        self.cached_tokens += stats.cached_tokens
+        if stats.prompt_tokens_per_s:
+            self.prompt_seconds += computed / stats.prompt_tokens_per_s
+        self.predicted_tokens += stats.generated_tokens
+        if stats.generated_tokens_per_s:
+            self.predicted_seconds += (stats.generated_tokens - 1) / stats.generated_tokens_per_s
+        self.longest = max(self.longest, stats.prompt_tokens + stats.generated_tokens)
+
+    def text(self, usages: Iterable[Usage], in_flight: int) -> str:
+        """All of them, for a scraper; `usages` are those of the models that are loaded."""
+        found = list(usages)
+        running = sum(usage.running for usage in found)
+        steps = sum(usage.steps for usage in found)
+        pages = sum(usage.pages for usage in found)
+        rows = (
+            ("counter", "prompt_tokens_total", "Prompt tokens computed.", self.prompt_tokens),
+            ("counter", "prompt_tokens_cached_total", "Prompt tokens reused.", self.cached_tokens),
+            ("counter", "prompt_seconds_total", "Time spent on prompts.", self.prompt_seconds),
+            ("counter", "tokens_predicted_total", "Tokens generated.", self.predicted_tokens),
+            ("counter", "tokens_predicted_seconds_total", "Time spent on it.",
+             self.predicted_seconds),
+            ("gauge", "n_decode_total", "Steps of the loaded models.", steps),
+            ("gauge", "n_tokens_max", "Most tokens of a prompt and its answer.", self.longest),
+            ("gauge", "n_busy_slots_per_decode", "Requests in a step, on average.",
+             _ratio(sum(usage.shares for usage in found), steps)),
+            ("gauge", "prompt_tokens_seconds", "Prompt tokens a second.",
+             _ratio(self.prompt_tokens, self.prompt_seconds)),
+            ("gauge", "predicted_tokens_seconds", "Generated tokens a second.",
+             _ratio(self.predicted_tokens, self.predicted_seconds)),
+            ("gauge", "requests_processing", "Answers in the making.", running),
+            ("gauge", "requests_deferred", "Answers that wait.", max(0, in_flight - running)),
+            ("gauge", "kv_cache_usage_ratio", "Pages of the KV cache in use.",
+             _ratio(sum(usage.pages_in_use for usage in found), pages)),
+        )  # fmt: skip
+        return "".join(
+            f"# HELP {PREFIX}{name} {says}\n# TYPE {PREFIX}{name} {kind}\n{PREFIX}{name} {value}\n"
+            for kind, name, says, value in rows
+        )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,205 @@
+"""Ollama's endpoints that answer: /api/generate and /api/chat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from satchel.api import LLM, Options
+from satchel.serve.answers import (
+    Answers,
+    Ask,
+    ask,
+    elapsed_ns,
+    predicted_seconds,
+    prompt_seconds,
+)
+from satchel.serve.asks import MOST, SAMPLING, chat_prompt, messages_of, text_prompt
+from satchel.serve.bodies import read_body
+from satchel.serve.durations import parse_duration
+from satchel.serve.shapes import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    FieldError,
+    between,
+    either,
+    listing,
+    only,
+    record,
+)
+from satchel.serve.state import server_of
+from satchel.serve.streams import lines, whole
+
+OPTIONS = record(
+    {
+        **SAMPLING,
+        "num_predict": between(WHOLE, -1, MOST),
+        "num_ctx": between(WHOLE, 1, MOST),
+        "num_keep": only(0),
+        "mirostat": only(0),
+        "tfs_z": only(1, 1.0),
+        "typical_p": only(1, 1.0),
+        "penalize_newline": only(False),
+    }
+)
+ASKING = {
+    "model": TEXT,
+    "stream": TRUTH,
+    "options": OPTIONS,
+    "keep_alive": either(TEXT, NUMBER),
+    "format": only(""),
+    "think": only(False),
+    "logprobs": only(False),
+    "top_logprobs": only(0),
+}
+GENERATE = record(
+    {
+        **ASKING,
+        "prompt": TEXT,
+        "system": TEXT,
+        "raw": TRUTH,
+        "suffix": only(""),
+        "template": only(""),
+        "context": only([]),
+        "images": only([]),
+    },
+    "model",
+)
+CHAT = record(
+    {
+        **ASKING,
+        "messages": listing(
+            record(
+                {
+                    "role": {"enum": ["system", "user", "assistant"]},
+                    "content": TEXT,
+                    "images": only([]),
+                    "tool_calls": only([]),
+                    "thinking": only(""),
+                    "tool_name": only(""),
+                },
+                "role",
+                "content",
+            ),
+            10_000,
+        ),
+        "tools": only([]),
+    },
+    "model",
+)
+
+
+async def generate(request: Request) -> Response:
+    """POST /api/generate. Without a prompt the model is loaded, or with keep_alive 0 unloaded."""
+    body = await read_body(request, GENERATE)
+    prompt, raw = body.get("prompt", ""), body.get("raw", False)
+    if raw and body.get("system"):
+        raise FieldError("system", "with raw: true there is no template to put it into")
+    said = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+    said.append({"role": "user", "content": prompt})
+
+    def tokens(llm: LLM) -> list[int]:
+        return text_prompt(llm, prompt) if raw else chat_prompt(llm, said)
+
+    return await _answer(request, body, tokens if prompt else None, lambda text: {"response": text})
+
+
+async def chat(request: Request) -> Response:
+    """POST /api/chat. Without messages the model is loaded, or with keep_alive 0 unloaded."""
+    body = await read_body(request, CHAT)
+    messages = messages_of(body.get("messages", []))
+    return await _answer(
+        request,
+        body,
+        (lambda llm: chat_prompt(llm, messages)) if messages else None,
+        lambda text: {"message": {"role": "assistant", "content": text}},
+    )
+
+
+async def _answer(
+    request: Request,
+    body: dict[str, Any],
+    tokens: Callable[[LLM], list[int]] | None,
+    say: Callable[[str], dict[str, Any]],
+) -> Response:
+    begun_s = time.perf_counter()
+    options = _options(body.get("options", {}))
+    keep_s = parse_duration(body["keep_alive"]) if "keep_alive" in body else -1
+    if tokens is None:
+        return await _load(request, body["model"], keep_s, say)
+
+    def prepare(llm: LLM) -> list[Ask]:
+        _check_context(body.get("options", {}), llm)
+        return [(tokens(llm), options)]
+
+    answers = await ask(request, body["model"], prepare, 1, keep_s)
+    load_ns = elapsed_ns(begun_s)
+    head = {"model": answers.loaded.name}
+
+    def end(text: str) -> dict[str, Any]:
+        return {**head, "created_at": now(), **say(text), **_took(answers, begun_s, load_ns)}
+
+    async def objects() -> AsyncIterator[dict[str, Any]]:
+        async for part in answers.parts():
+            if part.text:
+                yield {**head, "created_at": now(), **say(part.text), "done": False}
+        yield end("")
+
+    if body.get("stream", True):
+        return lines(request, answers, objects())
+    return await whole(request, answers, lambda texts: end(texts[0]))
+
+
+async def _load(
+    request: Request, model: str, keep_s: float | None, say: Callable[[str], dict[str, Any]]
+) -> JSONResponse:
+    models = server_of(request).models
+    loaded = await models.take(model, keep_s)
+    models.give(loaded)
+    reason = "unload" if keep_s == 0 else "load"
+    return JSONResponse({"model": loaded.name, "created_at": now(), **say(""), "done": True,
+                         "done_reason": reason})  # fmt: skip
+
+
+def _options(given: dict[str, Any]) -> Options:
+    options: dict[str, Any] = {name: given[name] for name in SAMPLING if name in given}
+    if options.get("seed", 0) < 0:
+        del options["seed"]
+    most = given.get("num_predict", -1)
+    options["max_tokens"] = None if most < 0 else most
+    return Options(**options)
+
+
+def _check_context(given: dict[str, Any], llm: LLM) -> None:
+    if given.get("num_ctx", 0) > llm.context_length:
+        raise FieldError(
+            "num_ctx",
+            f"{given['num_ctx']} is more than the context of {llm.context_length}; "
+            "start the server with a larger --ctx-size",
+        )
+
+
+def _took(answers: Answers, begun_s: float, load_ns: int) -> dict[str, Any]:
+    (stats,) = answers.stats
+    return {
+        "done": True,
+        "done_reason": stats.finish_reason,
+        "total_duration": elapsed_ns(begun_s),
+        "load_duration": load_ns,
+        "prompt_eval_count": stats.prompt_tokens,
+        "prompt_eval_duration": int(1e9 * prompt_seconds(stats)),
+        "eval_count": stats.generated_tokens,
+        "eval_duration": int(1e9 * predicted_seconds(stats)),
+    }
+
+
+def now() -> str:
+    """The time, as Ollama writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

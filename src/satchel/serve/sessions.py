@@ -1,0 +1,93 @@
+"""What a model remembers between requests: sessions that keep the tokens they have computed.
+
+A request goes on where a session left off that begins with the same tokens, as the next turn of a
+conversation does. That saves its prefill, and changes no answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from satchel.api import LLM, Session
+
+
+@dataclass(eq=False)
+class Kept:
+    """A session with what its KV cache holds."""
+
+    id: int
+    session: Session
+    tokens: tuple[int, ...] = ()
+    is_busy: bool = True
+    n_requests: int = 0
+    used_s: float = field(default_factory=time.monotonic)
+
+
+class Sessions:
+    """The sessions of one model; its methods may be called by any thread."""
+
+    def __init__(self, llm: LLM, most: int) -> None:
+        """At most `most` idle ones are kept."""
+        self._llm = llm
+        self._most = most
+        self._lock = threading.Lock()
+        self._kept: list[Kept] = []
+        self._made = 0
+
+    def take(self, prompt: Sequence[int]) -> Kept:
+        """The idle session that begins most like the prompt, or a new one.
+
+        One that would lose more than half of what it knows is left alone.
+        """
+        with self._lock:
+            known = [
+                (n, kept)
+                for kept in self._kept
+                if not kept.is_busy
+                and 0 < len(kept.tokens) <= 2 * (n := shared(kept.tokens, prompt))
+            ]
+            if known:
+                kept = max(known, key=lambda pair: pair[0])[1]
+            else:
+                kept = Kept(self._made, self._llm.session())
+                self._made += 1
+                self._kept.append(kept)
+            kept.is_busy = True
+            return kept
+
+    def give(self, kept: Kept, tokens: Sequence[int]) -> None:
+        """Puts a session back that has computed `tokens` now; the longest idle one may go."""
+        with self._lock:
+            kept.tokens, kept.is_busy = tuple(tokens), False
+            kept.n_requests += 1
+            kept.used_s = time.monotonic()
+            if not tokens:
+                self._drop(kept)
+            idle = sorted((k for k in self._kept if not k.is_busy), key=lambda k: k.used_s)
+            for old in idle[: max(0, len(idle) - self._most)]:
+                self._drop(old)
+
+    def list(self) -> list[Kept]:
+        """All of them, busy or idle."""
+        with self._lock:
+            return list(self._kept)
+
+    def close(self) -> None:
+        """Gives all caches back."""
+        with self._lock:
+            for kept in list(self._kept):
+                self._drop(kept)
+
+    def _drop(self, kept: Kept) -> None:
+        self._kept.remove(kept)
+        kept.session.close()
+
+
+def shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
