@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 def bench(args: argparse.Namespace) -> int:
     """Prints a result for each test; 1 when one is slower than the baseline it is compared to."""
+    from satchel.measure.baseline import baseline_path, load_baseline
+
     check_flags(args)
+    # before anything is measured: a bad name would show too late
+    before = load_baseline(args.compare) if args.compare else None
+    if args.save:
+        baseline_path(args.save)
     with model_file(args) as (name, path):
         from satchel.files.checkpoint import open_checkpoint
 
@@ -32,7 +38,7 @@ def bench(args: argparse.Namespace) -> int:
             profile(args, name, checkpoint)
             return 0
         results, setting = run(args, name, checkpoint)
-    return keep_and_compare(args, results, setting)
+    return keep_and_compare(args, before, results, setting)
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -111,15 +117,20 @@ def print_lines(lines: Iterable[dict[str, object]]) -> None:
 # ---- baselines
 
 
-def keep_and_compare(args: argparse.Namespace, results: list[Result], setting: Setting) -> int:
+def keep_and_compare(
+    args: argparse.Namespace,
+    baseline: tuple[list[Result], Setting] | None,
+    results: list[Result],
+    setting: Setting,
+) -> int:
     """Does what --compare and --save ask for, in this order; 1 if anything became slower."""
     from dataclasses import asdict
 
-    from satchel.measure.baseline import compare, load_baseline, save_baseline
+    from satchel.measure.baseline import compare, save_baseline
 
     found: list[Comparison] = []
-    if args.compare:
-        before, then = load_baseline(args.compare)
+    if baseline is not None:
+        before, then = baseline
         found = compare(before, results)
         for difference in then.differences(setting):
             log.note(f"since {args.compare}: {difference}")

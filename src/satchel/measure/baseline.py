@@ -108,12 +108,13 @@ def save_baseline(name: str, results: Iterable[Result], setting: Setting) -> Pat
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        try:
+            unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise CacheError(f"the baseline {path} can't be written: {error.strerror}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path
 
 
