@@ -78,8 +78,8 @@ def draw(lines: list[Line], out: Path) -> None:
             alpha=0.6,
             label=series,
         )
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=(4, 2 * best["code_mads_per_s"]), xlabel="multiply-adds per byte read or written",
-             ylabel="G multiply-adds per second")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=(4, 2 * best["code_mads_per_s"]))
+    axes.set(xlabel="multiply-adds per byte read or written", ylabel="G multiply-adds per second")
     axes.grid(which="both", lw=0.3, alpha=0.5)
     legend = axes.legend(loc="lower right", fontsize=8)
     for handle in legend.legend_handles:
