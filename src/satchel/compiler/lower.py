@@ -64,9 +64,14 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
     buffers = plan_memory(tuple(low.buffers.values()), steps)
     runs = sorted(runs_name(*key) for key in low.run_lengths)
     plan = Plan(
-        steps, buffers, ("tokens", "wanted", "groups", *runs), dict.fromkeys(low.builds, "unbuilt")
+        steps,
+        buffers,
+        ("tokens", "wanted", "groups", "whole", "parts", "split", *runs),
+        dict.fromkeys(low.builds, "unbuilt"),
     )
-    return Lowered(plan.check(), low.builds, low.weights, low.group_tokens)
+    if low.attention is None:
+        raise KernelError("a graph without attention has no plan")
+    return Lowered(plan.check(), low.builds, low.weights, low.attention)
 
 
 def _name_output(low: Lowering, name: str) -> None:
@@ -293,36 +298,41 @@ def turns_of(low: Lowering, node: Node, n_before: int) -> Ref:
 
 @lowers("attend")
 def lower_attend(low: Lowering, node: Node) -> None:
-    q = low.places[node.inputs[0]]
+    """One step over whole tiles; where the past may be long, two more that share it in segments.
+    Which of them have tiles is said at each run: see CompiledModel.
+    """
     n_heads, head_dim = (int(d) for d in node.inputs[0].shape[1:])
     n_kv, out = int(str(node["n_kv"])), low.new(node)
     shape = attention.group_shape(n_heads // n_kv, low.target.bits, low.target.registers)
-    low.group_tokens = shape["group_tokens"]
-    n_scratch = attention.scratch_bytes(
-        low.limits.max_batch, n_kv, n_heads // n_kv, low.group_tokens
-    )
-    args = {
+    constants = {
+        "n_kv": n_kv,
+        "per_kv": n_heads // n_kv,
+        "head_dim": head_dim,
+        "window": node["window"],
+        "softcap": node["softcap"],
+        **shape,
+    }
+    low.attention = attention.Heads(**constants)  # pyright: ignore[reportArgumentType]
+    n_bytes = attention.scratch_bytes(low.attention, low.limits.max_batch, low.limits.context)
+    known = low.buffers.get("attention")
+    scratch = low.buffer("attention", max(n_bytes, known.bytes if known else 0), "scratch")
+    every = {
         "y": out,
-        "scratch": Ref(low.buffer("attention", n_scratch, "scratch")),
-        "q": q,
+        "scratch": Ref(scratch),
+        "q": low.places[node.inputs[0]],
         "kv": Ref(kv_name(node)),
         **{n: Ref(n) for n in ("positions", "tables", "groups")},
+        "n_groups": "groups",
         "max_pages": max_pages(low.limits),
         "y_stride": out.stride,
     }
-    low.step(
-        attention.attend,
-        node,
-        Count(n_kv, "groups"),
-        out,
-        args,
-        n_kv=n_kv,
-        per_kv=n_heads // n_kv,
-        head_dim=head_dim,
-        window=node["window"],
-        softcap=node["softcap"],
-        **shape,
-    )
+    may_split = node["window"] is None and attention.n_segments(low.limits.context) > 1
+    steps = [(attention.attend, "whole" if may_split else "groups", out)]
+    if may_split:
+        steps += [(attention.attend_part, "parts", scratch), (attention.merge_parts, "split", out)]
+    for kernel, scalar, writes in steps:
+        args = {name: every[name] for name in kernel.slots}
+        low.step(kernel, node, Count(n_kv, scalar), writes, args, **constants)
 
 
 # ---- the rest ------------------------------------------------------------------------------------

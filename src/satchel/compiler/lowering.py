@@ -9,10 +9,8 @@ from typing import Any, TypeAlias
 from satchel.compiler.weights import Vector, Weight
 from satchel.formats.packed import ROWS
 from satchel.graph.graph import Node
-from satchel.kernels import (
-    pages,
-    quantize,
-)
+from satchel.kernels import pages, quantize
+from satchel.kernels.attention import Heads
 from satchel.lang.kernel import Build, Kernel
 from satchel.lang.target import Target
 from satchel.runtime.batch import MAX_WANTED
@@ -51,7 +49,7 @@ class Lowered:
     plan: Plan
     builds: dict[str, Build]
     weights: dict[str, Weight]
-    group_tokens: int
+    attention: Heads  # of any layer: all are alike in what a step's groups depend on
 
 
 Lower: TypeAlias = "Callable[[Lowering, Node], None]"
@@ -82,7 +80,7 @@ class Lowering:
     ready: dict[str, int] = field(
         default_factory=dict[str, int]
     )  # buffer -> the phase after its last writer
-    group_tokens: int = 0  # tokens in a tile of attention
+    attention: Heads | None = None
     run_lengths: set[tuple[str, int]] = field(
         default_factory=set[tuple[str, int]]
     )  # (scalar, rows of a run)

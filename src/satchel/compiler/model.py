@@ -20,7 +20,7 @@ from satchel.compiler.packing import PackedWeights
 from satchel.compiler.pipeline import compile_graph, object_request
 from satchel.files.checkpoint import Checkpoint
 from satchel.graph.graph import Graph
-from satchel.kernels.attention import query_groups
+from satchel.kernels.attention import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
 from satchel.runtime.batch import MAX_WANTED, PAGE, Batch
@@ -89,7 +89,7 @@ class CompiledModel:
         self._logits = (
             self._memories["logits"].array(np.float32, row * MAX_WANTED).reshape(MAX_WANTED, row)
         )
-        self._group_tokens = lowered.group_tokens
+        self._heads = lowered.attention
         self.executor = Executor(self.plan, self._code, addresses, threads, objects)
 
     @property
@@ -152,10 +152,20 @@ class CompiledModel:
         width = max_pages(limits)
         tables = inputs["tables"].reshape(-1, width)
         tables[: len(batch.tables), : batch.tables.shape[1]] = batch.tables[:, :width]
-        groups = query_groups(batch.sequences, batch.positions, self._group_tokens)
-        inputs["groups"][: groups.size] = groups.reshape(-1)
-        counts = {"tokens": n, "wanted": len(batch.wanted), "groups": len(groups)}
+        counts = {"tokens": n, "wanted": len(batch.wanted), **self._attention(batch)}
         return self.executor.run(scalars_of(self.plan, counts), profile)
+
+    def _attention(self, batch: Batch) -> dict[str, int]:
+        """Write the batch's groups of queries; their number, and how their tiles are taken: whole,
+        or where they are few and see far, in parts that are merged.
+        """
+        heads = self._heads
+        groups = query_groups(batch.sequences, batch.positions, heads.group_tokens)
+        self._inputs["groups"][: groups.size] = groups.reshape(-1)
+        n, until = len(groups), int(batch.positions.max()) + 1
+        split = is_worth_splitting(n, heads.n_kv, until, self.threads)
+        parts = n * n_segments(until) if split else 0
+        return {"groups": n, "whole": 0 if split else n, "parts": parts, "split": n if split else 0}
 
     def close(self) -> None:
         self.executor.close()

@@ -5,11 +5,16 @@ A row is one query head of one token. Rows that share a kv head read a page toge
 and row: scores, dims ascending; the page's greatest score joins the running greatest m; what was
 summed so far shrinks by alpha = 2^(m_old - m); then the page's 64 slots are added in order. A
 page that a row may not see changes none of its bits.
+
+SEGMENT pages on, summing starts anew, and the segments' sums are merged in order. So a long past
+can be cut at segments and shared among workers (`attend_part`, `merge_parts`), to the same bits as
+if one had walked it all (`attend`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from satchel.base.dtypes import f16, f32, i32
@@ -41,9 +46,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VECTORS = PAGE // 16
-STATE = 128  # f32 of scratch a row: 64 weights of the page's slots, 16 sums, m, alpha, and room
-SUMS, GREATEST, SHRINK = 64, 80, 81
+SEGMENT = 8  # pages; part of the numerics
 LOWEST = -3.0e38
+
+# f32 of a row's scratch: 64 weights of the page's slots; of the segment 16 sums, m, alpha; of all
+# segments so far 16 sums and m; then the segment's values
+SUMS, GREATEST, SHRINK, ALL_SUMS, ALL_GREATEST, VALUES = 64, 80, 81, 96, 112, 128
 
 
 def scores(q: list[Row], page: Row, head_dim: int) -> list[list[V]]:
@@ -126,80 +134,206 @@ def gather(y: list[Row], states: list[Row], page: Row, head_dim: int, n_slots: V
                 row.store(total, column + at)
 
 
+@dataclass(frozen=True)
+class Heads:
+    """The constants of a layer's attention."""
+
+    n_kv: int
+    per_kv: int
+    head_dim: int
+    window: int | None
+    softcap: float | None
+    group_tokens: int
+    widths: tuple[int, ...]
+
+    @property
+    def lanes(self) -> int:
+        """Neighbours of a head's dims that are handled at once."""
+        return math.gcd(self.head_dim, 16)
+
+    @property
+    def row_floats(self) -> int:
+        return VALUES + -(-self.head_dim // 16) * 16
+
+    @property
+    def tile_floats(self) -> int:
+        """Scratch of a tile."""
+        return self.group_tokens * self.per_kv * self.row_floats
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tile's rows: the heads of kv head h, of n_tokens tokens of one sequence from `first` on."""
+
+    heads: Heads
+    h: V
+    first: V
+    n_tokens: V
+    sequence: V
+
+    @property
+    def n_rows(self) -> V:
+        return self.n_tokens * self.heads.per_kv
+
+    def place(self, row: V) -> tuple[V, V]:
+        """A row's token, and its head's first element in a token's heads."""
+        per_kv = self.heads.per_kv
+        head = (self.h * per_kv + row % per_kv) * self.heads.head_dim
+        return self.first + row // per_kv, head
+
+
+@dataclass(frozen=True)
+class Past:
+    """Where a kernel finds queries, keys and values."""
+
+    q: Row
+    kv: Row
+    positions: Row
+    tables: Row
+    max_pages: V
+
+
+def read_group(heads: Heads, groups: Row, tile: V) -> Group:
+    entry = groups.at(tile // heads.n_kv * 4)
+    return Group(heads, tile % heads.n_kv, *(index(entry[i]) for i in range(3)))
+
+
+def add_segment(group: Group, past: Past, own: Row, segment: V) -> None:
+    """Sum a segment's pages up in scratch, from nothing."""
+    heads, n = group.heads, group.heads.lanes
+    for row in loop(group.n_rows):
+        state = own.at(row * heads.row_floats)
+        state.store(full(f32, 0.0), SUMS)
+        state.store(full(f32, LOWEST, 1), GREATEST)
+        for d in range(0, heads.head_dim, n):
+            state.store(full(f32, 0.0, n), VALUES + d)
+    begin = index(past.positions[group.first])
+    end = index(past.positions[group.first + group.n_tokens - 1])
+    oldest = index(0) if heads.window is None else maximum(begin - (heads.window - 1), 0)
+    first, last = maximum(oldest // PAGE, segment * SEGMENT), segment * SEGMENT + SEGMENT
+    page_bytes = heads.n_kv * head_bytes(heads.head_dim)
+    for j in loop(first, minimum(end // PAGE + 1, last)):
+        position = j * PAGE
+        page = page_address(
+            past.kv, past.tables, group.sequence, position, past.max_pages, page_bytes
+        )
+        here = page.past(group.h * head_bytes(heads.head_dim))
+        add_page(group, past, own, here, position, minimum(end + 1 - position, PAGE))
+
+
+def add_page(group: Group, past: Past, own: Row, page: Row, position: V, n_slots: V) -> None:
+    """A page for all rows of a group, several rows at a time."""
+    heads = group.heads
+    for row, width in token_runs(0, group.n_rows, heads.widths):
+        at = [group.place(row + i) for i in range(width)]
+        states = [own.at((row + i) * heads.row_floats) for i in range(width)]
+        q_stride = heads.n_kv * heads.per_kv * heads.head_dim
+        found = scores([past.q.at(t * q_stride + head) for t, head in at], page, heads.head_dim)
+        for (t, _), state, s in zip(at, states, found, strict=True):
+            weigh(state, s, position, index(past.positions[t]), heads.window, heads.softcap)
+        gather([s.at(VALUES) for s in states], states, page, heads.head_dim, n_slots)
+
+
+def begin_rows(group: Group, y: Row, y_stride: V, own: Row) -> None:
+    """Nothing is summed yet."""
+    heads, n = group.heads, group.heads.lanes
+    for row in loop(group.n_rows):
+        t, head = group.place(row)
+        state = own.at(row * heads.row_floats)
+        state.store(full(f32, 0.0), ALL_SUMS)
+        state.store(full(f32, LOWEST, 1), ALL_GREATEST)
+        for d in range(0, heads.head_dim, n):
+            y.store(full(f32, 0.0, n), t * y_stride + head + d)
+
+
+def merge_segment(group: Group, y: Row, y_stride: V, own: Row, part: Row) -> None:
+    """Add a segment's sums, in the scratch `part`, to those of the segments before it."""
+    heads, n = group.heads, group.heads.lanes
+    for row in loop(group.n_rows):
+        t, head = group.place(row)
+        total, state = own.at(row * heads.row_floats), part.at(row * heads.row_floats)
+        before, new = total.load(ALL_GREATEST), state.load(GREATEST)
+        greatest = maximum(before, new)
+        keep, take = exp2(before - greatest), exp2(new - greatest)
+        old = total.load(ALL_SUMS, 16) * splat(keep)
+        total.store(muladd(state.load(SUMS, 16), splat(take), old), ALL_SUMS)
+        total.store(greatest, ALL_GREATEST)
+        for d in range(0, heads.head_dim, n):
+            out = y.at(t * y_stride + head + d)
+            kept = out.load(0, n) * splat(keep, n)
+            out.store(muladd(state.load(VALUES + d, n), splat(take, n), kept))
+
+
+def finish_rows(group: Group, y: Row, y_stride: V, own: Row) -> None:
+    """Divide by the sum of weights; adding 0.0 makes a zero of either sign the same."""
+    heads, n = group.heads, group.heads.lanes
+    for row in loop(group.n_rows):
+        t, head = group.place(row)
+        total = own.at(row * heads.row_floats).load(ALL_SUMS, 16).sum()
+        for d in range(0, heads.head_dim, n):
+            out = y.at(t * y_stride + head + d)
+            out.store(out.load(0, n) / splat(total, n) + 0.0)
+
+
+def segments(group: Group, positions: Row) -> tuple[V, V]:
+    """The first segment that a group sees, and the one after its last."""
+    begin = index(positions[group.first])
+    end = index(positions[group.first + group.n_tokens - 1])
+    window = group.heads.window
+    oldest = index(0) if window is None else maximum(begin - (window - 1), 0)
+    return oldest // (PAGE * SEGMENT), end // (PAGE * SEGMENT) + 1
+
+
 @kernel
 def attend(
-    lo: size,
-    hi: size,
-    y: Out.f32,
-    scratch: Out.f32,
-    q: In.f32,
-    kv: In.u8,
-    positions: In.i32,
-    tables: In.i32,
-    groups: In.i32,
-    max_pages: size,
-    y_stride: size,
-    *,
-    n_kv: int,
-    per_kv: int,
-    head_dim: int,
-    window: int | None,
-    softcap: float | None,
-    group_tokens: int,
-    widths: tuple[int, ...],
-):
-    """Tile g * n_kv + h: the tokens of group g (first, count, sequence, -), their per_kv query
-    heads of kv head h.
+    lo: size, hi: size, y: Out.f32, scratch: Out.f32, q: In.f32, kv: In.u8, positions: In.i32,
+    tables: In.i32, groups: In.i32, max_pages: size, y_stride: size, **constants: Any,
+) -> None:  # fmt: skip
+    """Tile g * n_kv + h: the tokens of group g (first, count, sequence, -), their query heads of kv
+    head h, over all that they see.
 
     q: [tokens, n_kv * per_kv, head_dim], turned and scaled for base 2; y: [tokens, ...] of the
-    same heads.
+    same heads. Constants: those of Heads.
     """
-    rows_at_most = group_tokens * per_kv
+    heads, past = Heads(**constants), Past(q, kv, positions, tables, max_pages)
     for tile in loop(lo, hi):
-        group, h = groups.at(tile // n_kv * 4), tile % n_kv
-        first, n_tokens, sequence = (index(group[i]) for i in range(3))
-        begin, end = index(positions[first]), index(positions[first + n_tokens - 1])
-        own = scratch.at(tile * (rows_at_most * STATE))
-
-        def places(row: V, first: V = first, h: V = h) -> tuple[V, V]:
-            """A row's token, and its head's first element in a token's heads."""
-            return first + row // per_kv, (h * per_kv + row % per_kv) * head_dim
-
-        for row in loop(n_tokens * per_kv):
-            t, head = places(row)
-            for at in range(0, head_dim, math.gcd(head_dim, 16)):
-                y.store(full(f32, 0.0, math.gcd(head_dim, 16)), t * y_stride + head + at)
-            own.at(row * STATE).store(full(f32, 0.0), SUMS)
-            own.at(row * STATE).store(full(f32, LOWEST, 1), GREATEST)
-        oldest = 0 if window is None else positive(begin - (window - 1))
-        for j in loop(index(oldest) // PAGE, end // PAGE + 1):
-            position = j * PAGE
-            n_slots = minimum(end + 1 - position, PAGE)
-            page = page_address(
-                kv, tables, sequence, position, max_pages, n_kv * head_bytes(head_dim)
-            )
-            page = page.past(h * head_bytes(head_dim))
-            for row, width in token_runs(0, n_tokens * per_kv, widths):
-                at = [places(row + i) for i in range(width)]
-                states = [own.at((row + i) * STATE) for i in range(width)]
-                found = scores(
-                    [q.at(t * (n_kv * per_kv * head_dim) + head) for t, head in at], page, head_dim
-                )
-                for (t, _), state, s in zip(at, states, found, strict=True):
-                    weigh(state, s, position, index(positions[t]), window, softcap)
-                out = [y.at(t * y_stride + head) for t, head in at]
-                gather(out, states, page, head_dim, n_slots)
-        for row in loop(n_tokens * per_kv):
-            t, head = places(row)
-            total = own.at(row * STATE).load(SUMS, 16).sum()
-            n = math.gcd(head_dim, 16)
-            for d in range(0, head_dim, n):
-                out = y.at(t * y_stride + head + d)
-                out.store(out.load(0, n) / splat(total, n) + 0.0)
+        group, own = read_group(heads, groups, tile), scratch.at(tile * heads.tile_floats)
+        begin_rows(group, y, y_stride, own)
+        for segment in loop(*segments(group, positions)):
+            add_segment(group, past, own, segment)
+            merge_segment(group, y, y_stride, own, own)
+        finish_rows(group, y, y_stride, own)
 
 
-def positive(x: V) -> V:
-    return maximum(x, 0)
+@kernel
+def attend_part(
+    lo: size, hi: size, scratch: Out.f32, q: In.f32, kv: In.u8, positions: In.i32,
+    tables: In.i32, groups: In.i32, n_groups: size, max_pages: size, **constants: Any,
+) -> None:  # fmt: skip
+    """Tile (s * n_groups + g) * n_kv + h: as `attend`, but segment s alone; its sums stay in the
+    tile's scratch.
+    """
+    heads, past = Heads(**constants), Past(q, kv, positions, tables, max_pages)
+    for tile in loop(lo, hi):
+        in_segment = n_groups * heads.n_kv
+        group = read_group(heads, groups, tile % in_segment)
+        add_segment(group, past, scratch.at(tile * heads.tile_floats), tile // in_segment)
+
+
+@kernel
+def merge_parts(
+    lo: size, hi: size, y: Out.f32, scratch: Out.f32, positions: In.i32, groups: In.i32,
+    n_groups: size, y_stride: size, **constants: Any,
+) -> None:  # fmt: skip
+    """Tile g * n_kv + h: the end of what `attend_part` began."""
+    heads = Heads(**constants)
+    for tile in loop(lo, hi):
+        group, own = read_group(heads, groups, tile), scratch.at(tile * heads.tile_floats)
+        begin_rows(group, y, y_stride, own)
+        for segment in loop(*segments(group, positions)):
+            part = scratch.at((segment * (n_groups * heads.n_kv) + tile) * heads.tile_floats)
+            merge_segment(group, y, y_stride, own, part)
+        finish_rows(group, y, y_stride, own)
 
 
 def group_shape(per_kv: int, bits: int, registers: int) -> dict[str, Any]:
@@ -212,9 +346,24 @@ def group_shape(per_kv: int, bits: int, registers: int) -> dict[str, Any]:
     return {"group_tokens": max(1, 24 // per_kv), "widths": widths}
 
 
-def scratch_bytes(n_groups: int, n_kv: int, per_kv: int, group_tokens: int) -> int:
-    """Scratch of all tiles."""
-    return n_groups * n_kv * group_tokens * per_kv * STATE * 4
+MAX_SPLIT = 64
+"""Tiles of `attend` (groups times kv heads) that may be cut into segments."""
+
+
+def scratch_bytes(heads: Heads, max_batch: int, context: int) -> int:
+    """Scratch of all tiles: whole ones, or as many parts as a context has segments."""
+    whole, parts = max_batch * heads.n_kv, MAX_SPLIT * n_segments(context)
+    return max(whole, parts) * heads.tile_floats * 4
+
+
+def n_segments(positions: int) -> int:
+    return -(-positions // (PAGE * SEGMENT))
+
+
+def is_worth_splitting(n_groups: int, n_kv: int, positions: int, threads: int) -> bool:
+    """Whether there are too few tiles for the threads, and segments to share instead."""
+    tiles = n_groups * n_kv
+    return threads > 1 and tiles < min(4 * threads, MAX_SPLIT) and n_segments(positions) > 1
 
 
 def query_groups(
