@@ -113,8 +113,7 @@ class Answers:
     def _end(self, asked: Asked) -> None:
         self._asked.remove(asked)
         stats = asked.stream.stats
-        known = (*asked.prompt, *asked.stream.tokens) if stats else ()
-        self.loaded.sessions.give(asked.kept, known)
+        self.loaded.sessions.give(asked.kept, asked.prompt if stats else (), asked.stream.tokens)
         if stats:
             self.ended[asked.index] = stats
             self.server.metrics.count(stats)
@@ -202,7 +201,7 @@ def _start_one(sessions: Sessions, index: int, prompt: list[int], options: Optio
     try:
         return Asked(index, prompt, kept.session.stream(prompt, **options), kept)
     except BaseException:
-        sessions.give(kept, kept.tokens)
+        sessions.put_back(kept)
         raise
 
 

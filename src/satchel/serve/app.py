@@ -76,7 +76,7 @@ def _no_such_endpoint(request: Request, error: Exception) -> Response:
     """Starlette's own refusals, 404 and 405, in our shape."""
     found = error if isinstance(error, HTTPException) else HTTPException(500)
     code = {404: "no_such_endpoint", 405: "bad_method"}.get(found.status_code, "refused")
-    message = f"{request.method} {request.url.path[:100]}: {found.detail.lower()}"
-    response = respond(RefusedError(found.status_code, code, message), request.url.path)
+    message = f"{request.method} {request.scope['path'][:100]}: {found.detail.lower()}"
+    response = respond(RefusedError(found.status_code, code, message), request.scope["path"])
     response.headers.update(found.headers or {})
     return response

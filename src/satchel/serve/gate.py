@@ -22,6 +22,8 @@ from satchel.serve.settings import is_loopback
 from satchel.serve.state import Server
 
 OPEN_PATHS = ("/health",)  # need no key: probes have none
+# request.url is of no use here: it is made of the Host header, which may say what it likes
+_HOST = re.compile(r"[\w.:\[\]-]+", re.ASCII)
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
@@ -51,7 +53,7 @@ class Gate:
             self.server.journal.write(
                 "request",
                 method=request.method,
-                path=request.url.path[:100],
+                path=scope["path"][:100],
                 status=reply.status,
                 ms=round(1000 * (time.perf_counter() - begun), 1),
                 **told,
@@ -77,7 +79,7 @@ class Gate:
             if reply.status:
                 raise  # too late for another answer: the connection breaks off
             request.state.told["failed"] = code_of(error)
-            await respond(error, request.url.path)(scope, receive, reply)
+            await respond(error, scope["path"])(scope, receive, reply)
 
     def _check_place(self, request: Request) -> None:
         """Pages of other sites can reach a loopback port through the user's browser: not here."""
@@ -86,7 +88,7 @@ class Gate:
         if settings.is_loopback and not is_loopback(_host_name(host)):
             raise RefusedError(403, "bad_host", "the Host header does not name this machine")
         origin = request.headers.get("origin")
-        own = f"{request.url.scheme}://{host}"
+        own = f"{request.scope['scheme']}://{host}"
         if origin is not None and origin != own and origin not in settings.cors_origins:
             raise RefusedError(
                 403, "bad_origin", "pages of this origin may not call; allow it by --cors-origin"
@@ -94,7 +96,7 @@ class Gate:
 
     def _check_key(self, request: Request) -> None:
         key = self.server.settings.api_key
-        if key is None or request.url.path in OPEN_PATHS:
+        if key is None or request.scope["path"] in OPEN_PATHS:
             return
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         # compared in constant time: how long it takes tells nothing about the key
@@ -137,6 +139,8 @@ def _mutable(message: Message) -> MutableMapping[str, Any]:
 
 def _host_name(host: str) -> str:
     """The name in a Host header, "" when it is none."""
+    if not _HOST.fullmatch(host):
+        return ""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Generator, Sequence
@@ -83,11 +84,22 @@ def protocol(head_s: float) -> type[H11Protocol]:
 
 def listen(settings: Settings) -> socket.socket:
     """The socket to serve on. Raises OptionError when the address can't be had."""
+    # asyncio turns Nagle's delay (40 ms) off for sockets that say that they are TCP's
+    tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        (family, _, _, _, address), *_ = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        (family, *_, address), *_ = socket.getaddrinfo(
+            settings.host.strip("[]"), settings.port, 0, *tcp, socket.AI_PASSIVE
         )
-        return socket.create_server(address[:2], family=family, backlog=512)
+        listener = socket.socket(family, *tcp)
+        try:
+            if os.name == "posix":  # elsewhere it would let two servers have one port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(512)
+        except OSError:
+            listener.close()
+            raise
+        return listener
     except OSError as error:
         raise OptionError(
             f"can't listen on {settings.host} port {settings.port}: {error.strerror}; "

@@ -22,6 +22,7 @@ class Kept:
     id: int
     session: Session
     tokens: tuple[int, ...] = ()
+    n_prompt: int = 0  # of these, how many were asked, and not answered
     is_busy: bool = True
     n_requests: int = 0
     used_s: float = field(default_factory=time.monotonic)
@@ -41,14 +42,13 @@ class Sessions:
     def take(self, prompt: Sequence[int]) -> Kept:
         """The idle session that begins most like the prompt, or a new one.
 
-        One that would lose more than half of what it knows is left alone.
+        One that would lose more than half of what it was asked is left alone.
         """
         with self._lock:
             known = [
                 (n, kept)
                 for kept in self._kept
-                if not kept.is_busy
-                and 0 < len(kept.tokens) <= 2 * (n := shared(kept.tokens, prompt))
+                if not kept.is_busy and kept.n_prompt <= 2 * (n := shared(kept.tokens, prompt))
             ]
             if known:
                 kept = max(known, key=lambda pair: pair[0])[1]
@@ -59,17 +59,28 @@ class Sessions:
             kept.is_busy = True
             return kept
 
-    def give(self, kept: Kept, tokens: Sequence[int]) -> None:
-        """Puts a session back that has computed `tokens` now; the longest idle one may go."""
+    def give(self, kept: Kept, prompt: Sequence[int], answer: Sequence[int] = ()) -> None:
+        """Puts a session back that has computed these now; the longest idle one may go.
+
+        One with no prompt has failed, and is dropped.
+        """
         with self._lock:
-            kept.tokens, kept.is_busy = tuple(tokens), False
+            kept.tokens, kept.n_prompt = (*prompt, *answer), len(prompt)
+            kept.is_busy = False
             kept.n_requests += 1
             kept.used_s = time.monotonic()
-            if not tokens:
+            if not prompt:
                 self._drop(kept)
             idle = sorted((k for k in self._kept if not k.is_busy), key=lambda k: k.used_s)
             for old in idle[: max(0, len(idle) - self._most)]:
                 self._drop(old)
+
+    def put_back(self, kept: Kept) -> None:
+        """Puts a session back that has not been used after all."""
+        with self._lock:
+            kept.is_busy = False
+            if not kept.tokens:
+                self._drop(kept)
 
     def list(self) -> list[Kept]:
         """All of them, busy or idle."""

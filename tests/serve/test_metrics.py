@@ -1,0 +1,52 @@
+"""Counts, as a Prometheus scraper reads them."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+from tests.serve.served import SAYS, Served, serving, wait_for
+from tests.test_api import Slow, make, says
+
+
+def scrape(served: Served) -> dict[str, float]:
+    answer = served.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        sample.name.removeprefix("llamacpp:"): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_names_are_those_of_llama_cpp(served: Served) -> None:
+    assert set(scrape(served)) == {
+        "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total",
+        "tokens_predicted_total", "tokens_predicted_seconds_total", "n_decode_total", "n_tokens_max",
+        "n_busy_slots_per_decode", "prompt_tokens_seconds", "predicted_tokens_seconds",
+        "requests_processing", "requests_deferred", "kv_cache_usage_ratio",
+    }  # fmt: skip
+
+
+def test_answers_are_counted(served: Served) -> None:
+    n_answer = len(SAYS.encode()) + 1
+    for _ in range(2):
+        served.post("/v1/completions", {"prompt": "Say:", "temperature": 0})
+    found = scrape(served)
+    assert found["prompt_tokens_total"] == 5  # the second time only the last token
+    assert found["prompt_tokens_cached_total"] == 3
+    assert found["tokens_predicted_total"] == 2 * n_answer
+    assert found["n_tokens_max"] == 4 + n_answer
+    assert found["n_decode_total"] == 2 * n_answer
+    assert found["n_busy_slots_per_decode"] == 1
+    assert found["predicted_tokens_seconds"] > 0
+    assert 0 < found["kv_cache_usage_ratio"] < 1
+    assert found["requests_processing"] == found["requests_deferred"] == 0
+
+
+def test_requests_under_way_are_seen() -> None:
+    with serving(lambda _: make(says("x" * 200), kind=Slow)) as served:
+        stream = served.openai().completions.create(model="fake", prompt="Say:", stream=True)
+        next(stream)
+        assert scrape(served)["requests_processing"] == 1
+        stream.close()
+        wait_for(lambda: served.server.in_flight == 0)
+        assert scrape(served)["requests_processing"] == 0

@@ -1,0 +1,148 @@
+"""Several models: loaded when asked for, unloaded when idle, never too many."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from tests.engine.fake import FakeModel
+from tests.serve.served import Served, serving, wait_for
+from tests.test_api import Slow, make, says
+
+from satchel.api import LLM
+from satchel.base.errors import MemoryLimitError, OptionError
+from satchel.serve.sessions import Sessions, shared
+
+COMPLETE = "/v1/completions"
+
+
+def named(reference: str) -> LLM:
+    """A model that says its name."""
+    return make(says(reference))
+
+
+def ask(served: Served, model: str | None, **fields: Any) -> Any:
+    body = {"prompt": "Say:", "temperature": 0, **fields}
+    return served.post(COMPLETE, body | ({"model": model} if model else {}))
+
+
+def says_of(answer: Any) -> str:
+    return str(answer.json()["choices"][0]["text"])
+
+
+def test_models_are_loaded_on_demand() -> None:
+    with serving(named, ["dir/a.gguf", "b.gguf"], {"c": "c"}) as served:
+        assert served.made == []
+        assert [m["id"] for m in served.get("/v1/models").json()["data"]] == ["c", "a", "b"]
+        assert says_of(ask(served, "b")) == "b.gguf"
+        assert says_of(ask(served, None)) == "dir/a.gguf"  # the first named
+        assert says_of(ask(served, "c")) == "c"
+        assert ask(served, "dir/a.gguf").status_code == 404  # names, not paths
+        assert len(served.made) == 3
+
+
+def test_the_longest_idle_one_makes_room() -> None:
+    with serving(named, ["a.gguf", "b.gguf", "c.gguf"], max_loaded=2) as served:
+        for name in ("a", "b", "a", "c"):
+            assert ask(served, name).status_code == 200
+        assert sorted(served.server.models.loaded) == ["a", "c"]
+        assert served.made[1]._speaker.model.closed  # type: ignore[attr-defined]
+
+
+def test_a_model_at_work_is_not_unloaded() -> None:
+    def slow(reference: str) -> LLM:
+        return make(says(reference * 20), kind=Slow)
+
+    with serving(slow, ["a.gguf", "b.gguf"], max_loaded=1) as served:
+        stream = served.openai().completions.create(model="a", prompt="Say:", stream=True)
+        next(stream)
+        refused = ask(served, "b")
+        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+        assert served.post("/api/generate", {"model": "a", "keep_alive": 0}).status_code == 200
+        assert "".join(chunk.choices[0].text for chunk in stream).endswith("a.gguf")
+        assert ask(served, "b", max_tokens=1).status_code == 200
+
+
+def test_an_idle_model_is_unloaded_and_comes_back() -> None:
+    with serving(named, keep_alive_s=0.1) as served:
+        assert says_of(ask(served, None)) == "fake.gguf"
+        wait_for(lambda: not served.server.models.loaded)
+        assert served.llm._speaker.model.closed  # type: ignore[attr-defined]
+        assert says_of(ask(served, None)) == "fake.gguf"
+        served.post("/api/generate", {"model": "fake", "keep_alive": -1})
+        time.sleep(0.3)
+        assert list(served.server.models.loaded) == ["fake"]
+
+
+def test_many_who_come_at_once_load_it_once() -> None:
+    def slowly(reference: str) -> LLM:
+        time.sleep(0.1)
+        return named(reference)
+
+    with serving(slowly) as served:
+        threads = [threading.Thread(target=ask, args=(served, None)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(served.made) == 1
+
+
+def test_a_model_that_cannot_be_loaded() -> None:
+    def fails(_: str) -> LLM:
+        raise MemoryLimitError("this model needs 7 GB, and there are 2")
+
+    with serving(fails) as served:
+        answer = ask(served, None)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "out_of_memory")
+        assert "7 GB" in answer.json()["error"]["message"]
+        assert served.server.in_flight == 0
+
+
+def test_two_models_of_one_name() -> None:
+    with (
+        pytest.raises(OptionError, match="two models of the name 'a'"),
+        serving(named, ["x/a.gguf", "y/a.gguf"]),
+    ):
+        pass
+
+
+def test_sessions_take_what_begins_alike() -> None:
+    llm = make()
+    sessions = Sessions(llm, most=2)
+    first, second = sessions.take([1, 2, 3]), sessions.take([1, 2, 3])
+    assert first is not second  # the first is busy
+    sessions.give(first, [1, 2, 3, 4])
+    sessions.give(second, [9, 9])
+    assert sessions.take([1, 2, 3, 4, 5]) is first
+    assert sessions.take([9, 9, 1]) is second
+    sessions.give(first, [1, 2, 3, 4], [5, 6, 7, 8, 9])
+    third = sessions.take([1, 7])  # would throw away most of what the first one knows
+    assert third not in (first, second)
+    sessions.give(third, [1, 7])
+    sessions.give(second, [9, 9])
+    assert sessions.list() == [second, third]  # two at most: the longest idle one went
+    sessions.give(sessions.take([1, 7]), [])  # it failed: nothing is known of it
+    assert sessions.list() == [second]
+    unused = sessions.take([5])
+    sessions.put_back(unused)
+    sessions.put_back(sessions.take([9, 9]))
+    assert sessions.list() == [second]
+    assert second.tokens == (9, 9)
+    sessions.close()
+    assert sessions.list() == []
+
+
+def test_shared_beginnings() -> None:
+    assert [shared([1, 2, 3], other) for other in ([], [1], [1, 2, 4], [1, 2, 3, 4], [2])] == [
+        0, 1, 2, 3, 0
+    ]  # fmt: skip
+
+
+def test_a_closed_model_is_an_error_and_no_hang() -> None:
+    with serving(lambda _: make(says("x"), kind=FakeModel)) as served:
+        ask(served, None)
+        served.llm.close()
+        assert ask(served, None).status_code == 503

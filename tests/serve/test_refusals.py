@@ -1,0 +1,161 @@
+"""What is refused, with which status and which words; and that one failure touches no other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import openai
+import pytest
+from tests.engine.fake import FakeModel
+from tests.serve.served import SAYS, Served, serving, wait_for
+from tests.test_api import Slow, make, says
+
+CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
+HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [
+        (CHAT, "response_format", {"type": "json_object"}),
+        (CHAT, "tools", [{"type": "function"}]),
+        (CHAT, "tool_choice", "required"),
+        (CHAT, "logprobs", True),
+        (CHAT, "top_logprobs", 5),
+        (CHAT, "reasoning_effort", "high"),
+        (CHAT, "modalities", ["text", "audio"]),
+        (CHAT, "store", True),
+        (CHAT, "dry_multiplier", 0.8),
+        (CHAT, "grammar", "root ::= x"),
+        (COMPLETE, "logprobs", 3),
+        (COMPLETE, "suffix", "x"),
+        (COMPLETE, "best_of", 2),
+        (COMPLETE, "messages", []),
+    ],
+)
+def test_a_field_that_is_not_honoured_is_named(
+    served: Served, path: str, field: str, value: Any
+) -> None:
+    body = {"messages": HELLO} if path == CHAT else {"prompt": "x"}
+    answer = served.post(path, {**body, field: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported", field)
+    assert error["type"] == "invalid_request_error"
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "hot"), ("temperature", -1), ("temperature", True), ("top_p", 1.5),
+        ("top_k", 1.5), ("min_p", [0.1]), ("max_tokens", "9"), ("max_tokens", -2), ("n", 0),
+        ("n", 10**9), ("seed", 0.5), ("stop", [""]), ("stop", 5), ("stream", "yes"),
+        ("stream_options", {"include_usage": 1}), ("logit_bias", {"x": 1}),
+        ("logit_bias", {"5": "1"}), ("logit_bias", {"999999": 1}), ("model", 5), ("messages", "Hi"),
+        ("messages", []), ("messages[0].content", [{"role": "user", "content": 5}]),
+        ("messages[0].role", [{"role": "king", "content": "x"}]),
+        ("messages[0].content", [{"role": "user"}]),
+    ],
+)  # fmt: skip
+def test_a_value_that_makes_no_sense_is_named(served: Served, field: str, value: Any) -> None:
+    answer = served.post(CHAT, {"messages": HELLO, field.partition("[")[0]: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "bad_option")
+    assert error["param"].startswith(field)
+
+
+def test_what_asks_for_nothing_is_taken(served: Served) -> None:
+    neutral: dict[str, Any] = {
+        "response_format": {"type": "text"}, "tools": [], "tool_choice": "auto", "n": 1,
+        "logprobs": False, "user": "me", "stop": None, "temperature": 0, "audio": None,
+    }  # fmt: skip
+    answer = served.post(CHAT, {"messages": HELLO, **neutral})
+    assert answer.json()["choices"][0]["message"]["content"] == SAYS
+
+
+def test_two_limits_must_agree(served: Served) -> None:
+    answer = served.post(CHAT, {"messages": HELLO, "max_tokens": 4, "max_completion_tokens": 5})
+    assert answer.json()["error"]["param"] == "max_tokens"
+
+
+def test_a_prompt_that_is_too_long_is_refused_and_never_cut(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError) as failed:
+        served.openai().completions.create(model="fake", prompt="x" * 256)
+    assert failed.value.code == "context_length_exceeded"
+    streamed = served.post(COMPLETE, {"prompt": "x" * 256, "stream": True})
+    assert streamed.status_code == 400  # not a 200 that breaks off
+
+
+def test_no_such_endpoint_or_method(served: Served) -> None:
+    answer = served.get("/v1/embeddings")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_endpoint")
+    answer = served.get(CHAT)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_overload_is_503_with_retry_after() -> None:
+    with serving(lambda _: make(says("x" * 200), kind=Slow), max_requests=2) as served:
+        client = served.openai()
+        streams = [client.completions.create(model="fake", prompt="Say:", stream=True)
+                   for _ in range(2)]  # fmt: skip
+        refused = served.post(COMPLETE, {"prompt": "Say:"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert served.get("/health").status_code == 200
+        for stream in streams:
+            stream.close()
+        wait_for(lambda: served.server.in_flight == 0)
+        assert served.post(COMPLETE, {"prompt": "Say:", "max_tokens": 1}).status_code == 200
+        too_many = served.post(COMPLETE, {"prompt": "Say:", "n": 3})
+        assert (too_many.status_code, too_many.json()["error"]["param"]) == (400, "n")
+
+
+class Broken(FakeModel):
+    """Fails in a step of its own for the prompt "Bad"."""
+
+    def run(self, batch: Any) -> Any:
+        if bytes(batch.tokens[:3].astype("uint8")) == b"Bad":
+            raise ZeroDivisionError("secret words")
+        return super().run(batch)
+
+
+def test_a_fault_of_ours_is_500_and_tells_nothing() -> None:
+    with serving(lambda _: make(says(SAYS), kind=Broken)) as served:
+        answer = served.post(COMPLETE, {"prompt": "Bad"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (500, "internal_error")
+        assert answer.headers["x-request-id"] in "".join(l for l in served.log if "fault" in l)
+        assert "secret" not in answer.text + "".join(served.log)
+        streamed = served.post(COMPLETE, {"prompt": "Bad", "stream": True})
+        assert '"code":"internal_error"' in streamed.text
+        assert served.post(COMPLETE, {"prompt": "Say:"}).json()["choices"][0]["text"] == SAYS
+        assert served.server.in_flight == served.busy_pages() == 0
+
+
+def test_a_failure_touches_no_other() -> None:
+    """One request's template error, long prompt and bad bias, while another is answered."""
+    with serving(lambda _: make(says("abc" * 40), kind=Slow)) as served:
+        stream = served.openai().completions.create(
+            model="fake", prompt="Say:", stream=True, temperature=0
+        )
+        text = next(stream).choices[0].text
+        bad: list[Any] = [
+            {"prompt": "x" * 300}, {"prompt": [5, 10**7]}, {"prompt": "x", "logit_bias": {"9999": 1}},
+            {"prompt": "x\ud800"}, {"prompt": ""},
+        ]  # fmt: skip
+        threads = [threading.Thread(target=served.post, args=(COMPLETE,), kwargs={
+            "content": __import__("json").dumps(body).encode()}) for body in bad]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        text += "".join(chunk.choices[0].text for chunk in stream)
+        for thread in threads:
+            thread.join()
+        assert text == "abc" * 40
+
+
+def test_an_answer_may_take_so_long_and_no_longer() -> None:
+    with serving(lambda _: make(says("x" * 240), kind=Slow), answer_s=0.05) as served:
+        answer = served.post(COMPLETE, {"prompt": "Say:"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "timeout")
+        assert served.busy_pages() == 0

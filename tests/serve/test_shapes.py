@@ -1,0 +1,91 @@
+"""Shapes say the same as any other reader of JSON Schema says, and name what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from satchel.base.errors import OptionError, UnsupportedError
+from satchel.serve.app import ENDPOINTS
+from satchel.serve.shapes import (
+    NUMBER,
+    TEXT,
+    WHOLE,
+    Shape,
+    between,
+    check,
+    either,
+    listing,
+    mapping,
+    only,
+    record,
+    without_nulls,
+)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.just(2.5) | st.sampled_from(["", "a", "b"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+SHAPES = st.recursive(
+    st.sampled_from([
+        TEXT, NUMBER, WHOLE, between(WHOLE, 0, 2), {"type": "boolean"}, only("a", True),
+        {**TEXT, "minLength": 1},
+    ]),
+    lambda inner: st.builds(lambda s: listing(s, 2, 1), inner)
+    | st.builds(mapping, inner)
+    | st.builds(lambda s, t: record({"a": s, "b": t}, "a"), inner, inner)
+    | st.builds(either, inner, inner),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@given(JSON, SHAPES)
+def test_the_check_is_json_schemas(value: Any, shape: Shape) -> None:
+    try:
+        check(value, shape)
+        fits = True
+    except (OptionError, UnsupportedError):
+        fits = False
+    assert fits == jsonschema.Draft202012Validator(shape).is_valid(value)
+
+
+@given(JSON)
+def test_nulls_in_fields_are_left_out(value: Any) -> None:
+    def has_null(found: Any) -> bool:
+        if isinstance(found, dict):
+            return any(v is None or has_null(v) for v in found.values())
+        return isinstance(found, list) and any(map(has_null, found))
+
+    assert not has_null(without_nulls(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"a": "x"}, "a: a text is not a whole number"),
+        ({"a": 9}, "a: 9 is not from 0 to 5"),
+        ({}, "a: it is missing"),
+        ({"a": 1, "c": 1}, "c: there is no such field"),
+        ({"a": 1, "b": [{"x": 1}, {"x": None}]}, "b[1].x: null is not a whole number"),
+        ([], "body: a list is not an object"),
+    ],
+)
+def test_messages_name_the_field(value: Any, says: str) -> None:
+    shape = record({"a": between(WHOLE, 0, 5), "b": listing(record({"x": WHOLE}), 3)}, "a")
+    with pytest.raises((OptionError, UnsupportedError)) as failed:
+        check(value, shape)
+    assert str(failed.value) == says
+
+
+def test_all_shapes_are_sound_schemas() -> None:
+    for endpoint in ENDPOINTS:
+        if endpoint.shape:
+            jsonschema.Draft202012Validator.check_schema(endpoint.shape)
+        assert endpoint.summary.startswith(endpoint.method)
