@@ -9,7 +9,7 @@ import pytest
 from harness import call, here
 from numpy.typing import NDArray
 
-from satchel.kernels.attention import attend, group_shape, query_groups, scratch_bytes
+from satchel.kernels.attention import Heads, attend, group_shape, query_groups
 from satchel.kernels.pages import PAGE, page_bytes
 from satchel.kernels.rope import rope_store
 from satchel.lang.target import TARGETS
@@ -40,7 +40,8 @@ def run_sequence(target: str, kv: Array, qkv: Array, start: int = 0) -> NDArray[
     )  # fmt: skip
     shape = group_shape(PER_KV, TARGETS[target].bits, TARGETS[target].registers)
     groups = query_groups(sequences, positions, shape["group_tokens"])
-    room = scratch_bytes(len(groups), N_KV, PER_KV, shape["group_tokens"])
+    heads = Heads(N_KV, PER_KV, HEAD_DIM, None, None, **shape)
+    room = len(groups) * N_KV * heads.tile_floats * 4
     call(
         attend, target, len(groups) * N_KV,
         {"y": y, "scratch": np.zeros(room, np.uint8), "q": q, "kv": kv, "groups": groups,

@@ -1,0 +1,69 @@
+"""A long past shared in segments gives the bits of one that was walked whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.kernels.harness import Call, here, run
+
+from satchel.kernels.attention import (
+    MAX_SPLIT,
+    PAGE,
+    SEGMENT,
+    Heads,
+    attend,
+    attend_part,
+    group_shape,
+    is_worth_splitting,
+    merge_parts,
+    n_segments,
+    query_groups,
+)
+from satchel.kernels.pages import page_bytes
+from satchel.lang.target import TARGETS
+
+
+@pytest.mark.parametrize("target", here())
+@pytest.mark.parametrize("last", [0, 100, 511, 512, 513, 1024, 1500])
+def test_parts_are_the_whole(target: str, last: int) -> None:
+    n_kv, per_kv, head_dim, n = 2, 3, 32, min(5, last + 1)
+    rng, t = np.random.default_rng(last), TARGETS[target]
+    form = group_shape(per_kv, t.bits, t.registers)
+    heads = Heads(n_kv, per_kv, head_dim, None, None, **form)
+    n_pages = last // PAGE + 1
+    halves = rng.standard_normal(n_pages * page_bytes(n_kv, head_dim) // 2).astype(np.float16)
+    positions = np.arange(last + 1 - n, last + 1, dtype=np.int32)
+    groups = query_groups(np.zeros(n, np.int32), positions, form["group_tokens"])
+    q = rng.standard_normal((n, n_kv * per_kv, head_dim)).astype(np.float32)
+    shared = {
+        "q": q, "kv": halves.view(np.uint8), "positions": positions, "max_pages": n_pages,
+        "tables": rng.permutation(n_pages).astype(np.int32)[None], "groups": groups,
+        "n_groups": len(groups), "y_stride": q[0].size,
+    }  # fmt: skip
+    constants = dict(n_kv=n_kv, per_kv=per_kv, head_dim=head_dim, window=None, softcap=None, **form)
+    tiles = len(groups) * n_kv
+
+    def scratch(n_tiles: int) -> np.ndarray:
+        return np.full(n_tiles * heads.tile_floats, np.nan, np.float32)
+
+    def call(kernel, n_tiles: int, **own: np.ndarray) -> Call:
+        every = shared | own
+        build = kernel.build(t, **constants)
+        return Call(build, {name: every[name] for name in kernel.slots}, n_tiles)
+
+    whole, shared_out = np.full_like(q, np.nan), np.full_like(q, np.nan)
+    run([call(attend, tiles, y=whole, scratch=scratch(tiles))])
+    parts = tiles * n_segments(last + 1)
+    room = scratch(parts)
+    run([call(attend_part, parts, scratch=room)])
+    run([call(merge_parts, tiles, y=shared_out, scratch=room)])
+    assert np.isfinite(whole).all()
+    assert np.array_equal(whole, shared_out)
+
+
+def test_only_few_tiles_with_a_long_past_are_split() -> None:
+    assert is_worth_splitting(1, 3, SEGMENT * PAGE + 1, 2)
+    assert not is_worth_splitting(1, 3, SEGMENT * PAGE, 2)  # one segment
+    assert not is_worth_splitting(1, 3, 10_000, 1)  # no one to share with
+    assert not is_worth_splitting(64, 3, 10_000, 2)  # tiles enough
+    assert not is_worth_splitting(MAX_SPLIT, 1, 10_000, 64)  # more than the scratch has room for
