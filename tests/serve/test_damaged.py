@@ -1,6 +1,6 @@
 """Damaged requests: each is answered, none with a fault of ours, and nothing is left behind.
 
-SATCHEL_DAMAGED says how many; the default is what a test run has time for.
+The variable DAMAGED_REQUESTS says how many; the default is what a test run has time for.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Any
 from tests.serve.served import SAYS, serving
 from tests.test_api import make, says
 
-N = int(os.environ.get("SATCHEL_DAMAGED", "2000"))
+N = int(os.environ.get("DAMAGED_REQUESTS", "2000"))
 
 SOUND: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {
-        "model": "fake", "messages": [{"role": "system", "content": "Be brief."},
-                                      {"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+        "model": "fake", "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        ],
         "max_tokens": 3, "temperature": 0.7, "top_p": 0.9, "stop": ["x"], "seed": 5, "n": 1,
         "logit_bias": {"65": -1.5}, "stream": True, "stream_options": {"include_usage": True},
     }),

@@ -49,7 +49,8 @@ def test_keys_are_no_empty_ones() -> None:
 def test_a_key_is_asked_for() -> None:
     with serving(api_key="s3cret") as served:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret"},
-                        {"Authorization": "Bearer s3cret2"}, {"Authorization": "Bearer \xe9"}):  # fmt: skip
+                        {"Authorization": "Bearer s3cret2"},
+                        {"Authorization": "Bearer \xe9"}):  # fmt: skip
             given = {name: value.encode("latin-1") for name, value in headers.items()}
             answer = served.post(COMPLETE, ASK, headers=given)
             assert answer.status_code == 401, headers
@@ -106,7 +107,8 @@ def test_pages_of_named_origins_are_let_in() -> None:
     ("raw", "says"),
     [
         (b"", "not JSON"), (b"{", "not JSON"), (b'{"a": 1}}', "not JSON"), (b"\xff\xfe{}", "UTF-8"),
-        (b'{"prompt": NaN}', "NaN"), (b'{"a": 1, "a": 2}', "twice"), (b'{"a": ' + b"9" * 5000, "JSON"),
+        (b'{"prompt": NaN}', "NaN"), (b'{"a": 1, "a": 2}', "twice"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "JSON"),
         (b"[" * 100 + b"]" * 100, "deeper"), (b"[" * 100_000, "deeper"),
         (b'{"a":' * 40 + b"1" + b"}" * 40, "deeper"),
     ],

@@ -20,7 +20,8 @@ def scrape(served: Served) -> dict[str, float]:
 def test_names_are_those_of_llama_cpp(served: Served) -> None:
     assert set(scrape(served)) == {
         "prompt_tokens_total", "prompt_tokens_cached_total", "prompt_seconds_total",
-        "tokens_predicted_total", "tokens_predicted_seconds_total", "n_decode_total", "n_tokens_max",
+        "tokens_predicted_total", "tokens_predicted_seconds_total", "n_decode_total",
+        "n_tokens_max",
         "n_busy_slots_per_decode", "prompt_tokens_seconds", "predicted_tokens_seconds",
         "requests_processing", "requests_deferred", "kv_cache_usage_ratio",
     }  # fmt: skip

@@ -118,7 +118,8 @@ def test_several_answers_and_prompts(served: Served) -> None:
 def test_each_of_several_answers_has_its_own_draw() -> None:
     with serving(lambda _: make()) as served:
         fields: dict[str, Any] = {"prompt": "x", "n": 3, "seed": 7, "temperature": 1.5,
-                                  "max_tokens": 12, "extra_body": {"top_k": 0, "min_p": 0}}  # fmt: skip
+                                  "max_tokens": 12,
+                                  "extra_body": {"top_k": 0, "min_p": 0}}  # fmt: skip
         first, again = (complete(served, **fields).choices for _ in range(2))
         texts = [choice.text for choice in first]
         assert len(set(texts)) == 3

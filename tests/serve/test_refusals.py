@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_a_fault_of_ours_is_500_and_tells_nothing() -> None:
         answer = served.post(COMPLETE, {"prompt": "Bad"})
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (500, "internal_error")
-        assert answer.headers["x-request-id"] in "".join(l for l in served.log if "fault" in l)
+        assert answer.headers["x-request-id"] in "".join(s for s in served.log if "fault" in s)
         assert "secret" not in answer.text + "".join(served.log)
         streamed = served.post(COMPLETE, {"prompt": "Bad", "stream": True})
         assert '"code":"internal_error"' in streamed.text
@@ -141,11 +142,11 @@ def test_a_failure_touches_no_other() -> None:
         )
         text = next(stream).choices[0].text
         bad: list[Any] = [
-            {"prompt": "x" * 300}, {"prompt": [5, 10**7]}, {"prompt": "x", "logit_bias": {"9999": 1}},
-            {"prompt": "x\ud800"}, {"prompt": ""},
+            {"prompt": "x" * 300}, {"prompt": [5, 10**7]},
+            {"prompt": "x", "logit_bias": {"9999": 1}}, {"prompt": "x\ud800"}, {"prompt": ""},
         ]  # fmt: skip
         threads = [threading.Thread(target=served.post, args=(COMPLETE,), kwargs={
-            "content": __import__("json").dumps(body).encode()}) for body in bad]  # fmt: skip
+            "content": json.dumps(body).encode()}) for body in bad]  # fmt: skip
         for thread in threads:
             thread.start()
         text += "".join(chunk.choices[0].text for chunk in stream)
