@@ -1,0 +1,42 @@
+"""The load client, on a server that it knows all about."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench.load import main, percentile, prompts
+from tests.serve.served import Served, serving
+from tests.test_api import make, says
+
+
+def test_the_figures(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--url {served.url} --clients 1,3 --requests 4 --max-tokens 6 --prompt-words 5"
+    assert main(words.split()) == 0
+    one, three = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (one["clients"], three["clients"], one["requests"], three["requests"]) == (1, 3, 4, 6)
+    for found in (one, three):
+        assert found["failures"] == 0
+        tokens = found["tokens_per_s"] / found["requests_per_s"]
+        assert tokens == pytest.approx(6, rel=0.1)
+        assert 0 < found["ttft_ms_p50"] <= found["ttft_ms_p99"]
+        assert 0 < found["inter_token_ms_p50"] <= found["inter_token_ms_p99"]
+
+
+def test_failures_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(lambda _: make(says("x" * 100), context_length=64)) as served:
+        words = f"--url {served.url} --clients 1 --requests 2 --prompt-words 60"
+        assert main(words.split()) == 1
+        found = json.loads(capsys.readouterr().out)
+        assert (found["requests"], found["failures"]) == (0, 2)
+        assert "context_length_exceeded" in found["failure"]
+
+
+def test_no_two_prompts_begin_alike() -> None:
+    made = prompts(30, 10, "a")
+    assert len({prompt.split(":")[0] for prompt in made}) == 30
+
+
+def test_percentiles() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert (percentile(values, 50), percentile(values, 99), percentile([], 50)) == (51, 100, None)
