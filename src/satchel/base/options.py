@@ -17,6 +17,7 @@ from satchel.base.errors import OptionError
 T = TypeVar("T")
 
 PREFIX = "SATCHEL_"
+_PACKED_LIMIT = 20 << 30
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -28,6 +29,7 @@ class Options:
     threads: int | None  # SATCHEL_THREADS: workers; None leaves the choice to the machine
     target: str | None  # SATCHEL_TARGET: generate code for this target instead of this machine's
     offline: bool  # SATCHEL_OFFLINE: never fetch anything
+    packed_limit: int  # SATCHEL_PACKED_LIMIT: bytes of packed weights that the cache keeps
     log: str  # SATCHEL_LOG: the least level that is written, one of LOG_LEVELS
     hf_hub: Path  # where huggingface_hub keeps its downloads: HF_HUB_CACHE, or HF_HOME/hub
 
@@ -42,6 +44,7 @@ def options() -> Options:
         threads=variable("THREADS", count),
         target=variable("TARGET", str),
         offline=variable("OFFLINE", switch) or False,
+        packed_limit=_PACKED_LIMIT if (limit := variable("PACKED_LIMIT", n_bytes)) is None else limit,
         log=variable("LOG", log_level) or "warning",
         hf_hub=_hf_hub(),
     )
@@ -76,6 +79,16 @@ def count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ValueError("is not a whole number of 1 or more")
     return int(text)
+
+
+def n_bytes(text: str) -> int:
+    """Parses a number of bytes: 0, 512M, 20G, with or without a B or iB."""
+    number = text.upper().removesuffix("B").removesuffix("I")
+    power = "KMGT".find(number[-1:]) + 1 if number else 0
+    digits = number[:-1] if power else number
+    if not digits.isascii() or not digits.isdigit():
+        raise ValueError("is no number of bytes like 512M or 20G")
+    return int(digits) << 10 * power
 
 
 def switch(text: str) -> bool:

@@ -255,7 +255,7 @@ COMMANDS = {
 def unknown_variables() -> list[str]:
     """SATCHEL_* variables that are set and that nothing here reads: most likely mistyped."""
     known = {flag.variable for command in COMMANDS.values() for flag in command.flags}
-    known |= {"CACHE", "TARGET", "OFFLINE", "LOG"}
+    known |= {"CACHE", "TARGET", "OFFLINE", "LOG", "PACKED_LIMIT"}
     return [PREFIX + name for name in variables() if name not in known]
 
 

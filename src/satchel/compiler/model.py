@@ -62,6 +62,7 @@ class CompiledModel:
         limits: Limits,
         threads: int,
         cache: Path | None,
+        pack_cache: bool = True,
     ) -> None:
         self.checkpoint, self.graph, self.lowered, self._limits = checkpoint, graph, lowered, limits
         objects = ObjectCache(cache)
@@ -70,7 +71,9 @@ class CompiledModel:
         kernels = {name: request.key for name, request in requests.items()}
         self.plan = replace(lowered.plan, kernels=kernels)
         self._code = link_all(made, kernels)
-        self._weights = PackedWeights(checkpoint, lowered.weights, cache, threads)
+        self._weights = PackedWeights(
+            checkpoint, lowered.weights, cache if pack_cache else None, self.target, objects
+        )
         self._memories = {
             b.name: Memory(b.bytes, huge=b.kind != "kv")
             for b in self.plan.buffers
@@ -191,16 +194,19 @@ def load_model(
     n_pages: int | None = None,
     target: str | None = None,
     cache: Path | None = None,
+    pack_cache: bool = True,
 ) -> CompiledModel:
     """Compile a checkpoint for this machine, or find it compiled, and make it ready to run.
 
     `context`: positions of a sequence; `n_pages`: pages of KV, by default enough for two
     sequences of full length; `threads`: None lets the machine choose; `cache`: None for the
-    user's own. Raises SatchelError of every kind.
+    user's own; `pack_cache`: False keeps the packed weights in memory alone. Raises SatchelError
+    of every kind.
     """
     settings = options()
     limits = Limits(max_batch, context, n_pages or 2 * -(-context // PAGE), MAX_SEQUENCES)
     graph = trace(checkpoint)
     lowered = compile_graph(graph, host_target(target or settings.target), limits)
     workers = threads or settings.threads or this_machine().default_threads
-    return CompiledModel(checkpoint, graph, lowered, limits, workers, cache or settings.cache_dir)
+    cache = cache or settings.cache_dir
+    return CompiledModel(checkpoint, graph, lowered, limits, workers, cache, pack_cache)

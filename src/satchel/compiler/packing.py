@@ -1,31 +1,41 @@
 """The packed weights of a model: made from the file once, kept as a file of the cache, and mapped
 from there ever after.
 
-An entry never goes stale: its key names the model file's fingerprint, the layouts and the
-recipes. It is written beside its place and then renamed, so there is never half of one; what is
-damaged all the same is noticed by its header and made anew.
+An entry never goes stale: its key names the model file's fingerprint, the layouts and the recipes.
+It is written beside its place, by one process at a time, and then renamed, so there is never half
+of one. What is damaged all the same is noticed by its size, its header, or the checksum of a
+sample of its pages, and made anew. When entries take more than the limit (SATCHEL_PACKED_LIMIT),
+those go that were not used for longest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import os
 import secrets
+import shutil
+import zlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from satchel.base import log
+from satchel.base.options import options
 from satchel.compiler.weights import Bytes, FileRows, Weight
 from satchel.files.checkpoint import Checkpoint
-from satchel.runtime.memory import align
+from satchel.files.lock import locked
+from satchel.lang.target import Target
+from satchel.runtime.memory import Memory, align
+from satchel.runtime.objects import ObjectCache
 
-SCHEMA = 1  # raised when the layout of a packed format, or of this file, changes
+SCHEMA = 2  # raised when the layout of a packed format, or of this file, changes
 HEADER = 4096
-_MAGIC = b"satchel packed\n"
+SAMPLES = 32
+RESERVE = 256 << 20  # bytes of the disk that are left to others
+_MAGIC = "satchel packed"
 
 
 def offsets_of(weights: Mapping[str, Weight]) -> tuple[dict[str, int], int]:
@@ -48,19 +58,26 @@ class PackedWeights:
         checkpoint: Checkpoint,
         weights: Mapping[str, Weight],
         folder: Path | None,
-        n_workers: int,
+        target: Target,
+        objects: ObjectCache,
     ) -> None:
-        """Raises MemoryLimitError when they fit nowhere; a cache that can't be written is said in
-        the log and done without.
+        """`folder`: the cache directory, None to keep them in memory alone; `target` and `objects`
+        are for the kernels that make them. Raises MemoryLimitError when they fit nowhere; a cache
+        that can't be written is said in the log and done without.
         """
-        self._checkpoint, self._weights, self._n_workers = checkpoint, weights, n_workers
+        self._checkpoint, self._weights = checkpoint, weights
+        self._target, self._objects = target, objects
         self._offsets, self.n_bytes = offsets_of(weights)
         recipes = "\n".join(f"{name} {weight}" for name, weight in weights.items())
         self._key = hashlib.sha256(
             f"{SCHEMA}\n{checkpoint.fingerprint}\n{recipes}".encode()
         ).hexdigest()
         self.path = None if folder is None else folder / "packed" / f"{self._key[:40]}.weights"
-        self._bytes = self._open()
+        self._bytes = self._cached(self.path) if self.path is not None else None
+        if self._bytes is None:
+            self.path = None
+            self._bytes = Memory(self._size).array(np.uint8, self._size)
+            self._make(self._bytes)
         base = self._bytes.ctypes.data + HEADER
         self.addresses = {name: base + at for name, at in self._offsets.items()}
         for name, weight in weights.items():
@@ -68,68 +85,117 @@ class PackedWeights:
                 self.addresses[name] = checkpoint.raw(weight.tensor).ctypes.data
 
     @property
-    def header(self) -> bytes:
-        return (_MAGIC + f"{self._key}\n{self.n_bytes}\n".encode()).ljust(HEADER, b"\0")
+    def _size(self) -> int:
+        return HEADER + self.n_bytes
 
-    def _open(self) -> Bytes:
-        found = self._map()
-        if found is not None:
-            return found
-        if self.path is not None:
-            try:
-                self._write(self.path)
-            except OSError as error:
-                log.warning(
-                    f"the packed weights are kept in memory alone, as {self.path.parent} can't be used: {error.strerror}"
-                )
-            else:
-                found = self._map()
-        return self._pack(np.zeros(HEADER + self.n_bytes, np.uint8)) if found is None else found
-
-    def _map(self) -> Bytes | None:
-        """The cache's entry, mapped; None where there is none that is whole."""
-        if self.path is None:
-            return None
+    def _cached(self, path: Path) -> Bytes | None:
+        """The entry, mapped; made first where there is none. None where no cache can be used."""
         try:
-            with self.path.open("rb") as file:
-                whole = os.fstat(file.fileno()).st_size == HEADER + self.n_bytes
-                if whole and file.read(HEADER) == self.header:
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                    return np.frombuffer(mapped, np.uint8)
-        except FileNotFoundError:
-            return None
+            found = self._map(path)
+            if found is None:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with locked(path.with_name("lock"), "packing weights"):
+                    found = self._map(path)  # another process may have made it meanwhile
+                    if found is None and make_room(path.parent, self._size):
+                        self._write(path)
+                        found = self._map(path)
         except OSError as error:
             log.warning(
-                f"the packed weights are made anew, as {self.path} can't be read: {error.strerror}"
+                "the packed weights are kept in memory alone, as "
+                f"{path.parent} can't be used: {error.strerror or error}"
             )
             return None
-        log.info(f"the packed weights in {self.path} are damaged and will be made anew")
+        return found
+
+    def _map(self, path: Path) -> Bytes | None:
+        """The cache's entry, mapped; None where there is none that is whole."""
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size == self._size:
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    found = np.frombuffer(mapped, np.uint8)
+                    if found[:HEADER].tobytes() == self._header(found):
+                        with contextlib.suppress(OSError):  # a cache that only others may write to
+                            os.utime(path)
+                        return found
+        except FileNotFoundError:
+            return None
+        log.info(f"the packed weights in {path} are damaged and will be made anew")
         return None
 
+    def _header(self, whole: Bytes) -> bytes:
+        text = f"{_MAGIC}\n{self._key}\n{self.n_bytes}\n{sample(whole[HEADER:]):08x}\n"
+        return text.encode().ljust(HEADER, b"\0")
+
     def _write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Make the entry. Raises OSError where the disk has no room."""
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
         try:
             with temporary.open("w+b") as file:
-                os.posix_fallocate(
-                    file.fileno(), 0, HEADER + self.n_bytes
-                )  # a full disk shows here, not as a signal later
-                mapped = mmap.mmap(file.fileno(), HEADER + self.n_bytes)
-                self._pack(np.frombuffer(mapped, np.uint8))
+                _allocate(file.fileno(), self._size)
+                mapped = mmap.mmap(file.fileno(), self._size)
+                self._make(np.frombuffer(mapped, np.uint8))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _pack(self, out: Bytes) -> Bytes:
+    def _make(self, out: Bytes) -> None:
         """Make every weight; the header is written last."""
+        # imported here, as a warm start needs no kernel's source
+        from satchel.compiler.make_weights import make_weights
 
-        def make(name: str) -> None:
-            at = HEADER + self._offsets[name]
-            made = self._weights[name]
-            assert not isinstance(made, FileRows)
-            out[at : at + made.bytes] = made.make(self._checkpoint)
+        places = {
+            name: out[HEADER + at : HEADER + at + self._weights[name].bytes]
+            for name, at in self._offsets.items()
+        }
+        make_weights(self._checkpoint, self._weights, places, self._target, self._objects)
+        out[:HEADER] = np.frombuffer(self._header(out), np.uint8)
 
-        with ThreadPoolExecutor(max(1, self._n_workers)) as pool:
-            list(pool.map(make, self._offsets))
-        out[:HEADER] = np.frombuffer(self.header, np.uint8)
-        return out
+
+def sample(weights: Bytes) -> int:
+    """A checksum of pages spread evenly over the weights, the first and the last among them."""
+    last = max(0, len(weights) - mmap.PAGESIZE)
+    found = 0
+    for i in range(SAMPLES):
+        at = last * i // (SAMPLES - 1)
+        found = zlib.crc32(weights[at : at + mmap.PAGESIZE], found)
+    return found
+
+
+def make_room(folder: Path, n_bytes: int) -> bool:
+    """Delete entries, those not used for longest first, until one of n_bytes has room under the
+    limit and on the disk; whether it has. Whoever calls holds the folder's lock.
+    """
+    limit = options().packed_limit
+    for path in folder.glob("*.tmp"):  # of a process that died: only who holds the lock writes
+        path.unlink(missing_ok=True)
+    status = sorted((p.stat().st_mtime_ns, p.stat().st_size, p) for p in folder.glob("*.weights"))
+    kept, free = sum(size for _, size, _ in status), shutil.disk_usage(folder).free
+    gained = free + kept if n_bytes <= limit else 0
+    if gained < n_bytes + RESERVE:
+        reason = (
+            f"the limit of {log.size(limit)}"
+            if n_bytes > limit
+            else f"what the disk has free: {log.size(free)}"
+        )
+        log.warning(
+            f"the packed weights ({log.size(n_bytes)}) are kept in memory alone, as they are more "
+            f"than {reason}; see SATCHEL_PACKED_LIMIT and SATCHEL_CACHE"
+        )
+        return False
+    for _, size, path in status:
+        if kept + n_bytes <= limit and free >= n_bytes + RESERVE:
+            break
+        log.info(f"deleting packed weights not used for long: {path}")
+        path.unlink(missing_ok=True)  # who has it mapped keeps it until closed
+        kept, free = kept - size, free + size
+    return True
+
+
+def _allocate(file: int, n_bytes: int) -> None:
+    """Give a file its bytes, so that a full disk shows here, not as a signal on a write later."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, n_bytes)
+        return
+    for at in range(0, n_bytes, 1 << 20):
+        os.write(file, bytes(min(1 << 20, n_bytes - at)))

@@ -34,12 +34,6 @@ class Matrix:
     def bytes(self) -> int:
         return sum(packed(self.format).packed_bytes(n, self.columns) for n in self.rows)
 
-    def make(self, checkpoint: Checkpoint) -> Bytes:
-        parts = [packed(self.format).pack(checkpoint.raw(name)) for name in self.tensors]
-        if self.interleaved:
-            return np.stack(parts, axis=1).reshape(-1)
-        return np.concatenate([p.reshape(-1) for p in parts])
-
 
 @dataclass(frozen=True)
 class Vector:
