@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
 
+import pytest
 from tests.serve.served import SAYS, serving
 from tests.test_api import make, says
 
@@ -91,6 +92,7 @@ def memory_kb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.slow
 def test_damaged_requests_do_no_damage() -> None:
     chance = random.Random(8)
     with serving(lambda _: make(says(SAYS))) as served:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
@@ -18,6 +19,7 @@ def test_every_endpoint_is_described() -> None:
     assert described == {(e.method, e.path.replace(":path", "")) for e in ENDPOINTS}
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_no_fault() -> None:
     with serving(lambda _: make(says(SAYS))) as served:
         schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
