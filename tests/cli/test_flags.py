@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from satchel.base.errors import OptionError
-from satchel.cli.flags import ANSWER, COMMANDS, answer_options, bias
+from satchel.cli.flags import ANSWER, COMMANDS, answer_options, bias, unknown_variables
 from satchel.cli.main import parse
 
 LLAMA_DEFAULTS = {
@@ -73,7 +74,7 @@ def test_a_variable_for_every_flag(monkeypatch: pytest.MonkeyPatch) -> None:
         value = {"logit_bias": "1+2", "reverse_prompt": "x", "ignore_eos": "yes"}.get(
             flag.dest, "1"
         )
-        monkeypatch.setenv(f"SATCHEL_{flag.variable}", value)
+        monkeypatch.setenv(f"SATCHEL_{flag.variables[0]}", value)
     found = answer_options(parse(["run", "m"]))
     assert found["top_k"] == found["temperature"] == found["seed"] == 1
     assert (found["stop"], found["logit_bias"], found["ignore_eos"]) == (["x"], {1: 2.0}, True)
@@ -81,6 +82,25 @@ def test_a_variable_for_every_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SATCHEL_TOP_K", "many")
     with pytest.raises(OptionError, match="SATCHEL_TOP_K='many' is not a whole number"):
         parse(["run", "m"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "option", "found"),
+    [
+        ("PREDICT", "3", "max_tokens", 3),
+        ("N_PREDICT", "3", "max_tokens", 3),
+        ("TEMP", "0.5", "temperature", 0.5),
+        ("TEMPERATURE", "0.5", "temperature", 0.5),
+        ("STOP", "x", "stop", ["x"]),
+        ("REVERSE_PROMPT", "x", "stop", ["x"]),
+    ],
+)
+def test_every_spelling_has_a_variable(
+    name: str, value: str, option: str, found: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"SATCHEL_{name}", value)
+    assert answer_options(parse(["run", "m"]))[option] == found
+    assert unknown_variables() == []
 
 
 def test_no_two_flags_of_a_command_share_a_spelling() -> None:

@@ -67,7 +67,7 @@ def test_a_model_without_a_template(llm: FakeLLM, call: Call) -> None:
     llm.refusal = TemplateError("it has no chat template; complete a plain prompt instead")
     failed = call("run", "m", "x")
     assert (failed.code, failed.out) == (1, "")
-    assert failed.err.endswith("complete a plain prompt instead (with --raw)\n")
+    assert failed.err.endswith("a plain prompt instead; --raw does without the template\n")
 
 
 def test_a_mistyped_variable_is_told(
@@ -93,6 +93,30 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     os.close(write)
     assert process.communicate(timeout=60)[1] == b""
     assert process.returncode == 141
+
+
+def test_output_that_can_not_be_written() -> None:
+    with open("/dev/full", "w") as full:
+        process = satchel("--version", stdout=full)
+    assert process.communicate(timeout=60)[1] == (
+        b"satchel: error: the output: No space left on device\n"
+    )
+    assert process.returncode == 1
+
+
+def test_a_closed_stdout() -> None:
+    process = satchel("--version", stdout=-1, preexec_fn=lambda: os.close(1))
+    assert process.communicate(timeout=60)[1].startswith(b"satchel: error: stdout is closed;")
+    assert process.returncode == 2
+
+
+def test_a_package_that_can_not_be_loaded(
+    llm: FakeLLM, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm.refusal = ImportError("no room for it")
+    failed = call("run", "m", "x")
+    assert (failed.code, failed.out) == (1, "")
+    assert failed.err == "satchel: error: can't load what satchel needs: no room for it\n"
 
 
 def test_a_model_that_is_not_there() -> None:

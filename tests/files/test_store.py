@@ -192,6 +192,8 @@ def test_a_path_is_used_in_place_and_a_wrong_one_named(index: Index, tmp_path: P
     with pytest.raises(ModelNotFoundError, match="did you mean smollm2"):
         store.resolve("smolm2")
     with pytest.raises(ModelNotFoundError, match="no such file"):
+        store.resolve(tmp_path / "n.gguf")
+    with pytest.raises(ModelNotFoundError, match=r"is a folder; give the path of a \.gguf file"):
         store.resolve(tmp_path)
 
 

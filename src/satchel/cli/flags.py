@@ -15,7 +15,7 @@ from satchel.base.options import PREFIX, count, switch, variable, variables
 class Flag:
     """A flag, or with `repeated` one whose values gather in a list. `parse` raises ValueError.
 
-    Its variable is the longest spelling's: --ctx-size has SATCHEL_CTX_SIZE.
+    Each long spelling has a variable: --ctx-size has SATCHEL_CTX_SIZE.
     """
 
     spellings: tuple[str, ...]
@@ -30,8 +30,10 @@ class Flag:
         return max(self.spellings, key=len).lstrip("-").replace("-", "_")
 
     @property
-    def variable(self) -> str:
-        return self.dest.upper()
+    def variables(self) -> tuple[str, ...]:
+        """Without the prefix; of two that are set, the longer one counts."""
+        long = sorted((s for s in self.spellings if s.startswith("--")), key=len, reverse=True)
+        return tuple(s.lstrip("-").replace("-", "_").upper() for s in long)
 
     @property
     def is_switch(self) -> bool:
@@ -53,7 +55,8 @@ class Flag:
         """Where the flag was absent: its variable, else its default. Raises OptionError."""
         if getattr(args, self.dest) is not None:
             return
-        value = variable(self.variable, self.parse)
+        found = (variable(name, self.parse) for name in self.variables)
+        value = next((value for value in found if value is not None), None)
         if self.repeated:
             value = [] if value is None else [value]
         setattr(args, self.dest, self.default if value is None else value)
@@ -254,7 +257,8 @@ COMMANDS = {
 
 def unknown_variables() -> list[str]:
     """SATCHEL_* variables that are set and that nothing here reads: most likely mistyped."""
-    known = {flag.variable for command in COMMANDS.values() for flag in command.flags}
+    flags = [flag for command in COMMANDS.values() for flag in command.flags]
+    known = {name for flag in flags for name in flag.variables}
     known |= {"CACHE", "TARGET", "OFFLINE", "LOG", "PACKED_LIMIT"}
     return [PREFIX + name for name in variables() if name not in known]
 

@@ -103,16 +103,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         log.note("")
         return 130
-    except BrokenPipeError:
-        # nobody reads on; what is still buffered must not raise again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # nobody reads on
+        _drop_output()
         return 141
+    except OSError as error:
+        _drop_output()
+        log.note(f"satchel: error: {error.filename or 'the output'}: {error.strerror or error}")
+        return 1
+    except ImportError as error:
+        log.note(f"satchel: error: can't load what satchel needs: {error}")
+        return 1
     except MemoryError:
         log.note("satchel: error: out of memory; try a smaller context (-c) or model")
         return 1
 
 
+def _drop_output() -> None:
+    """Lets go of what is still buffered for stdout, which would raise again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _main(argv: Sequence[str]) -> int:
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise OptionError("stdout is closed; let it go to a file, or to /dev/null")
     args = parse(argv)
     if args.version:
         version = importlib.import_module("importlib.metadata").version("satchel")

@@ -43,7 +43,7 @@ def start(llm: LLM, args: argparse.Namespace, prompt: str) -> Stream:
     try:
         return llm.chat_stream(said, **options)
     except TemplateError as error:
-        raise TemplateError(f"{error} (with --raw)") from None
+        raise TemplateError(f"{error}; --raw does without the template") from None
 
 
 def read_prompt(args: argparse.Namespace) -> str:

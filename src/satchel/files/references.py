@@ -118,9 +118,11 @@ def names() -> str:
 
 
 def no_such_file(path: Path) -> ModelNotFoundError:
-    """The error for a path where nothing lies, with the name that was perhaps meant."""
+    """The error for a path where no file lies, with the name that was perhaps meant."""
     import difflib  # of use here only
 
+    if path.is_dir():
+        return ModelNotFoundError(f"{path} is a folder; give the path of a .gguf file")
     near = difflib.get_close_matches(str(path), KNOWN, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known names are {names()}"
     return ModelNotFoundError(f"{path}: no such file, and no model of that name; {hint}")
