@@ -342,6 +342,18 @@ def test_damaged_elements_are_refused_when_they_are_asked_for(tmp_path: Path) ->
         list(metadata.get_array("flags"))
 
 
+@pytest.mark.parametrize("nul", [False, True])
+@pytest.mark.parametrize("bad", range(6))
+def test_the_string_that_is_not_text_is_named(tmp_path: Path, bad: int, nul: bool) -> None:
+    words = ["", "on\0ce" if nul else "once", "", "é" * 300, "\u65e5\U0001f600", "last"]
+    words[bad] = "damage"
+    path = tmp_path / "m.gguf"
+    write_gguf(path, {"words": words}, {})
+    path.write_bytes(path.read_bytes().replace(b"damage", b"damag\xc3"))
+    with pytest.raises(FileFormatError, match=f"'words': string {bad} is not UTF-8"):
+        list(read_gguf(path).metadata.get_array("words"))
+
+
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="does not exist"):
         read_gguf(tmp_path / "absent.gguf")

@@ -9,7 +9,6 @@ import enum
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -91,16 +90,24 @@ class LazyArray(Sequence[Scalar]):
             raise self._not_text(index) from None
 
     def __iter__(self) -> Iterator[Scalar]:
-        if not self.is_strings:
-            yield from self.numpy().tolist()
-            return
-        starts = self._starts.tolist()
-        first, index = starts[0], 0
-        content = bytes(self._data[first : starts[-1]])
+        return iter(self._strings() if self.is_strings else self.numpy().tolist())
+
+    def _strings(self) -> list[str]:
+        """All strings, decoded as one text in which a NUL stands for the length before each."""
+        lengths = self._starts[:-1] - self._starts[0]
+        content = self._data[self._starts[0] : self._starts[-1]].copy()
+        content[lengths] = 0
+        kept = np.ones(len(content), np.bool_)
+        for i in range(1, 8):
+            kept[lengths + i] = False
+        text = content[kept]
+        if np.count_nonzero(text) + len(self) != len(text):  # strings hold NULs of their own
+            return [str(text) for text in self[:]]
         try:
-            for index, (start, end) in enumerate(pairwise(starts)):  # noqa: B007
-                yield content[start - first + 8 : end - first].decode()
-        except UnicodeDecodeError:
+            return text.tobytes().decode().split("\0")[1:]
+        except UnicodeDecodeError as error:
+            before = np.arange(len(self))
+            index = int(np.searchsorted(lengths - 7 * before, error.start, "right")) - 1
             raise self._not_text(index) from None
 
     def __repr__(self) -> str:
