@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PAGE = 64  # slots of a page
 MAX_WANTED = 64  # rows of logits that one run gives at most: they are large, and rarely wanted
+STRIP = 64  # neighbours in a row of logits that share one maximum
 NO_PAGE = -1  # fills a table behind a sequence's last page; never read
 
 
@@ -70,6 +71,13 @@ class Model(Protocol):
         """Fills the slots of all tokens; gives the logits [m, vocab_size] of the wanted ones.
 
         The result is a view that the next run overwrites. One caller at a time.
+        """
+        ...
+
+    @property
+    def maxima(self) -> npt.NDArray[np.float32]:
+        """The greatest of each STRIP neighbours in the logits of the last run, NaN where one is:
+        [at least m, ceil(vocab_size / STRIP)], a view that the next run overwrites.
         """
         ...
 
