@@ -1,5 +1,7 @@
 """Tiny models as files, and models run a batch at a time."""
 
+# ruff: noqa: A002 (`format` is our word for it)
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,10 +12,12 @@ from numpy.typing import NDArray
 from tests.archs import tiny
 
 from satchel import formats
+from satchel.compiler.lowering import Limits
 from satchel.files.gguf_writer import TensorData, write_gguf
 from satchel.runtime.batch import PAGE, Batch, Model
 
 Logits = NDArray[np.float32]
+LIMITS = Limits(max_batch=64, context=256, n_pages=8, max_sequences=4)
 
 
 def write_tiny(case: str, path: Path, format: str = "F32") -> Path:

@@ -37,7 +37,9 @@ Use = st.tuples(st.integers(1, 2000), st.integers(0, 9), st.integers(0, 4))
 @given(st.lists(Use, min_size=1, max_size=20))
 def test_no_two_living_buffers_meet(uses: list[tuple[int, int, int]]) -> None:
     buffers = tuple(Buffer(f"b{i}", n, "arena") for i, (n, _, _) in enumerate(uses))
-    steps = [step(at, f"b{i}") for i, (_, first, more) in enumerate(uses) for at in (first, first + more)]
+    steps = [
+        step(at, f"b{i}") for i, (_, first, more) in enumerate(uses) for at in (first, first + more)
+    ]
     planned = plan_memory(buffers, tuple(steps))
     assert_apart(planned, lives(tuple(steps)))
     assert all(b.offset % 64 == 0 for b in planned)
@@ -89,11 +91,14 @@ def test_plans_of_models(case: str) -> None:
 
 def test_arena_is_small() -> None:
     """Deeper models need no more: layers share their memory."""
+
     def n_bytes(n_layers: int) -> int:
         fake = tiny.checkpoint("llama")
         fake.metadata["llama.block_count"] = n_layers
         for i in range(2, n_layers):
-            fake.arrays |= {n.replace("blk.0.", f"blk.{i}."): a for n, a in fake.arrays.items() if "blk.0." in n}
+            fake.arrays |= {
+                n.replace("blk.0.", f"blk.{i}."): a for n, a in fake.arrays.items() if "blk.0." in n
+            }
         lowered = compile_graph(trace(fake), host_target(), Limits(64, 256, 8, 4))
         return max(b.offset + b.bytes for b in arena(lowered.plan.buffers))
 

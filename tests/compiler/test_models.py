@@ -1,5 +1,7 @@
 """Tiny models of every architecture, compiled and run, against the reference in float64."""
 
+# ruff: noqa: A002 (`format` is our word for it)
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -59,7 +61,9 @@ def test_fusion_changes_no_meaning(case: str) -> None:
     graph, ids = trace(fake), tiny.tokens(case)
     fused = fuse(graph)
     assert not {"linear", "attention", "rope"} & {node.op for node in fused.nodes}
-    np.testing.assert_allclose(evaluate(fused, fake, ids), evaluate(graph, fake, ids), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        evaluate(fused, fake, ids), evaluate(graph, fake, ids), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.usefixtures("halves")
@@ -89,7 +93,9 @@ def test_quantized_weights(case: str, format: str, tmp_path: Path, cache: Path) 
     want = evaluate(fuse(trace(checkpoint)), Decoded(checkpoint), tiny.tokens(case))
     error = np.abs(ours - want)
     assert np.median(error) < 2e-2
-    assert np.median(error) < 0.3 * np.median(np.abs(want - reference_logits(checkpoint, tiny.tokens(case))))
+    assert np.median(error) < 0.3 * np.median(
+        np.abs(want - reference_logits(checkpoint, tiny.tokens(case)))
+    )
 
 
 @pytest.mark.slow

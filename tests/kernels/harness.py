@@ -69,7 +69,9 @@ class Call:
 def here() -> list[str]:
     """The targets that this machine itself runs."""
     isa, features = isa_named(host_isa()), this_machine().features
-    return [t.name for t in TARGETS.values() if t.isa == isa and t.features <= set(features) | {"neon"}]
+    return [
+        t.name for t in TARGETS.values() if t.isa == isa and t.features <= set(features) | {"neon"}
+    ]
 
 
 def everywhere() -> list[str]:

@@ -43,4 +43,6 @@ class Pages:
         """A token's k and v."""
         page, slot = table[position // PAGE], position % PAGE
         columns = [self.values(page, d)[:, slot] for d in range(0, self.head_dim, COLUMN)]
-        return self.keys(page)[:, :, slot].astype(np.float32), np.concatenate(columns, 1).astype(np.float32)
+        return self.keys(page)[:, :, slot].astype(np.float32), np.concatenate(columns, 1).astype(
+            np.float32
+        )

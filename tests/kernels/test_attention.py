@@ -15,8 +15,8 @@ from kv import Pages
 from numpy.typing import NDArray
 
 from satchel.graph import ops
-from satchel.kernels.attention import Heads, attend, group_shape, query_groups
-from satchel.kernels.pages import PAGE
+from satchel.kernels.attention import Heads, attend, group_shape
+from satchel.kernels.groups import query_groups
 from satchel.kernels.rope import LOG2E
 from satchel.lang.target import TARGETS
 

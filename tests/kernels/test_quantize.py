@@ -38,7 +38,9 @@ def rows(n: int, width: int, seed: int = 0) -> Floats:
     return x.astype(np.float32)
 
 
-@pytest.mark.parametrize("target", [pytest.param(t, marks=[] if t in here() else pytest.mark.slow) for t in everywhere()])
+@pytest.mark.parametrize(
+    "target", [pytest.param(t, marks=[] if t in here() else pytest.mark.slow) for t in everywhere()]
+)
 @pytest.mark.parametrize("digits", [1, 2])
 def test_blocks_are_numpys(target: str, digits: int) -> None:
     x = rows(9, 96)

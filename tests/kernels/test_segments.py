@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 from tests.kernels.harness import Call, here, run
 
-from satchel.kernels.attention import (
-    MAX_SPLIT,
-    PAGE,
-    SEGMENT,
-    Heads,
-    attend,
-    attend_part,
-    group_shape,
-    is_worth_splitting,
-    merge_parts,
-    n_segments,
-    query_groups,
-)
+from satchel.kernels.attention import PAGE, Heads, attend, attend_part, group_shape, merge_parts
+from satchel.kernels.groups import MAX_SPLIT, SEGMENT, is_worth_splitting, n_segments, query_groups
 from satchel.kernels.pages import page_bytes
 from satchel.lang.target import TARGETS
 

@@ -9,7 +9,8 @@ import pytest
 from harness import call, here
 from numpy.typing import NDArray
 
-from satchel.kernels.attention import Heads, attend, group_shape, query_groups
+from satchel.kernels.attention import Heads, attend, group_shape
+from satchel.kernels.groups import query_groups
 from satchel.kernels.pages import PAGE, page_bytes
 from satchel.kernels.rope import rope_store
 from satchel.lang.target import TARGETS

@@ -77,8 +77,15 @@ def attend(
     return ops.attention.meaning(q, k, v, positions, cache=cache, scale=1.0, **attrs)
 
 
-def _cached(outer: Node, q: Node, k: Node, v: Node, positions: Node) -> Node:
-    """attention(rope(q), rope(k), v): k and v go to the cache, q straight on."""
+def _cached(outer: Node, q: Node, k: Node, v: Node, positions: Node) -> Node | None:
+    """attention(rope(q), rope(k), v): k and v go to the cache, q straight on. Only where q and k
+    are turned and normed alike: the kernel has one table of turns, and one eps, for both.
+    """
+    if q.attrs != k.attrs or q.inputs[1:] != k.inputs[1:] or q.inputs[1] is not positions:
+        return None
+    q_norm, k_norm = ({"op": n.op, "eps": n.attrs.get("eps")} for n in (q.inputs[0], k.inputs[0]))
+    if "rms_norm" in (q_norm["op"], k_norm["op"]) and q_norm != k_norm:
+        return None
     heads: list[Node] = []
     norms: list[Node] = []
     eps = 0.0
