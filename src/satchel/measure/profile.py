@@ -170,9 +170,9 @@ class Profiler:
 
     @property
     def roofs(self) -> Roofs:
-        """What the machine could do, between the steps that were profiled until now."""
+        """The best that the machine could do between the steps that were profiled until now."""
         samples = (astuple(roofs) for roofs in self._roofs)
-        return Roofs(*map(statistics.median, zip(*samples, strict=True)))
+        return Roofs(*map(max, zip(*samples, strict=True)))
 
     def prompt(self, n: int) -> tuple[StepTime, list[KernelTime]]:
         """A chunk of a prompt, of n tokens or as many as one step takes."""
@@ -320,6 +320,10 @@ class Watched:
     @property
     def page_bytes(self) -> int:
         return self._model.page_bytes
+
+    @property
+    def maxima(self) -> NDArray[np.float32]:
+        return self._model.maxima
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """As the model's own."""
