@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from satchel.archs import trace
 from satchel.base.errors import OptionError
-from satchel.compiler.lowering import Limits
+from satchel.compiler.limits import Limits
 from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
 from satchel.compiler.pipeline import compile_graph, fuse
 from satchel.files.checkpoint import Checkpoint

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from satchel.base.errors import KernelError, UnsupportedError
+from satchel.compiler.limits import Limits, max_pages
 from satchel.compiler.lowering import (
     NONE,
     RULES,
-    Limits,
     Lowered,
     Lowering,
     Place,
     code_bytes,
     lowers,
-    max_pages,
     runs_name,
     width_of,
 )
@@ -35,8 +34,9 @@ from satchel.kernels import (
     rope,
     select,
 )
+from satchel.kernels.groups import n_segments
 from satchel.lang.target import Target
-from satchel.runtime.batch import MAX_WANTED
+from satchel.runtime.batch import MAX_WANTED, STRIP
 from satchel.runtime.plan import Arg, Count, Plan, Ref
 
 
@@ -59,6 +59,7 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
         if node.op not in RULES:
             raise KernelError(f"the compiler has no kernel for {node!r} of layer {node.layer}")
         RULES[node.op](low, node)
+    lower_maxima(low, graph.outputs[0])
     _name_output(low, low.places[graph.outputs[0]].buffer)
     steps = tuple(sorted(low.steps, key=lambda s: s.phase))
     buffers = plan_memory(tuple(low.buffers.values()), steps)
@@ -72,6 +73,21 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
     if low.attention is None:
         raise KernelError("a graph without attention has no plan")
     return Lowered(plan.check(), low.builds, low.weights, low.attention)
+
+
+def lower_maxima(low: Lowering, logits: Node) -> None:
+    """The last step: what a sampler asks of the logits first. See runtime.batch.Model.maxima."""
+    x, n = low.places[logits], width_of(logits)
+    n_strips = -(-n // STRIP)
+    args = {
+        "maxima": Ref(low.buffer("maxima", 4 * n_strips * MAX_WANTED, "output")),
+        "x": x,
+        "n": n,
+        "x_stride": x.stride,
+        "n_strips": n_strips,
+    }
+    tiles = Count(-(-n_strips // select.RUN), low.rows(logits)[0])
+    low.step(select.strip_maxima, logits, tiles, "maxima", args, note="maxima", strip=STRIP)
 
 
 def _name_output(low: Lowering, name: str) -> None:
@@ -326,7 +342,7 @@ def lower_attend(low: Lowering, node: Node) -> None:
         "max_pages": max_pages(low.limits),
         "y_stride": out.stride,
     }
-    may_split = node["window"] is None and attention.n_segments(low.limits.context) > 1
+    may_split = node["window"] is None and n_segments(low.limits.context) > 1
     steps = [(attention.attend, "whole" if may_split else "groups", out)]
     if may_split:
         steps += [(attention.attend_part, "parts", scratch), (attention.merge_parts, "split", out)]

@@ -6,27 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from satchel.compiler.limits import Limits
 from satchel.compiler.weights import Vector, Weight
 from satchel.formats.packed import ROWS
 from satchel.graph.graph import Node
-from satchel.kernels import pages, quantize
+from satchel.kernels import quantize
 from satchel.kernels.attention import Heads
 from satchel.lang.kernel import Build, Kernel
 from satchel.lang.target import Target
 from satchel.runtime.batch import MAX_WANTED
 from satchel.runtime.plan import Arg, Buffer, Count, Float, Int, Plan, Ref, Scalar, Step
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a plan has room for: tokens in a run, positions of a sequence, pages, sequences in a
-    run.
-    """
-
-    max_batch: int
-    context: int
-    n_pages: int
-    max_sequences: int
 
 
 @dataclass(frozen=True)
@@ -131,9 +120,12 @@ class Lowering:
         tiles: Count,
         writes: Place | str,
         args: dict[str, Any],
+        note: str = "",
         **constants: Any,
     ) -> None:
-        """Run a kernel, once all that its arguments name is there."""
+        """Run a kernel, once all that its arguments name is there; `note` says what for, where it
+        is not the node.
+        """
         build = kernel.build(self.target, **constants)
         self.builds[build.name] = build
         if args.keys() != kernel.slots.keys():
@@ -143,7 +135,7 @@ class Lowering:
         read = [a.buffer for a in slots if isinstance(a, Ref) and a.buffer != written]
         phase = max((self.ready.get(b, 0) for b in read), default=0)
         self.ready[written] = max(self.ready.get(written, 0), phase + 1)
-        note = node.op if node.layer is None else f"layer {node.layer}: {node.op}"
+        note = note or (node.op if node.layer is None else f"layer {node.layer}: {node.op}")
         self.steps.append(Step(build.name, slots, tiles, phase, note))
 
     def runs(self, node: Node, factor: int, length: int) -> Count:
@@ -161,15 +153,6 @@ class Lowering:
 def runs_name(scalar: str, length: int) -> str:
     """The scalar that counts runs of so many rows."""
     return f"{scalar}_by_{length}"
-
-
-def scalars_of(plan: Plan, counts: dict[str, int]) -> dict[str, int]:
-    """All scalars of a plan, given those that are not counts of runs."""
-    found: dict[str, int] = {}
-    for name in plan.scalars:
-        base, by, length = name.partition("_by_")
-        found[name] = -(-counts[base] // int(length)) if by else counts[base]
-    return found
 
 
 def code_bytes(width: int) -> int:
@@ -201,7 +184,3 @@ def as_arg(x: Any) -> Arg:
 
 NONE = Ref("none")
 """Stands for an argument that a kernel, with its constants, does not touch."""
-
-
-def max_pages(limits: Limits) -> int:
-    return -(-limits.context // pages.PAGE)

@@ -4,30 +4,35 @@ asks for.
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from satchel.archs import trace
 from satchel.base.errors import OptionError
 from satchel.base.options import options
-from satchel.compiler.lowering import Limits, Lowered, max_pages, scalars_of
+from satchel.compiler.limits import Limits, max_pages, scalars_of
 from satchel.compiler.packing import PackedWeights
-from satchel.compiler.pipeline import compile_graph, object_request
+from satchel.compiler.plan_cache import Ready, find_ready, ready_key
 from satchel.files.checkpoint import Checkpoint
-from satchel.graph.graph import Graph
-from satchel.kernels.attention import is_worth_splitting, n_segments, query_groups
+from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
+from satchel.machine.tuned import best_threads
 from satchel.runtime.batch import MAX_WANTED, PAGE, Batch
 from satchel.runtime.executor import Executor, Profile
 from satchel.runtime.link import link_all
 from satchel.runtime.memory import Memory
-from satchel.runtime.objects import ObjectCache, build_objects
+from satchel.runtime.objects import ObjectCache
+from satchel.runtime.placement import place, spread_memory
+
+if TYPE_CHECKING:
+    from satchel.compiler.lowering import Lowered
+    from satchel.graph.graph import Graph
 
 MAX_BATCH = 512
 MAX_SEQUENCES = 64
@@ -57,23 +62,21 @@ class CompiledModel:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        graph: Graph,
-        lowered: Lowered,
+        ready: Ready,
+        code: Mapping[str, bytes],
+        target: Target,
         limits: Limits,
         threads: int,
+        objects: ObjectCache,
         cache: Path | None,
-        pack_cache: bool = True,
     ) -> None:
-        self.checkpoint, self.graph, self.lowered, self._limits = checkpoint, graph, lowered, limits
-        objects = ObjectCache(cache)
-        requests = {name: object_request(build) for name, build in lowered.builds.items()}
-        made = build_objects(requests.values(), objects, os.cpu_count() or 1)
-        kernels = {name: request.key for name, request in requests.items()}
-        self.plan = replace(lowered.plan, kernels=kernels)
-        self._code = link_all(made, kernels)
-        self._weights = PackedWeights(
-            checkpoint, lowered.weights, cache if pack_cache else None, self.target, objects
-        )
+        """`code`: the objects of the plan's kernels; `cache`: where packed weights are kept, if
+        anywhere.
+        """
+        self.checkpoint, self.plan, self.target = checkpoint, ready.plan, target
+        self._limits = limits
+        self._code = link_all(code, ready.plan.kernels)
+        self._weights = PackedWeights(checkpoint, ready.weights, cache, target, objects)
         self._memories = {
             b.name: Memory(b.bytes, huge=b.kind != "kv")
             for b in self.plan.buffers
@@ -87,13 +90,18 @@ class CompiledModel:
             name: self._memories[name].array(np.int32, self._memories[name].n_bytes // 4)
             for name in ("tokens", "positions", "sequences", "tables", "wanted", "groups")
         }
-        self._vocab = int(graph.outputs[0].shape[-1])
+        self._vocab = ready.vocab_size
         row = self.plan.buffer("logits").bytes // 4 // MAX_WANTED
         self._logits = (
             self._memories["logits"].array(np.float32, row * MAX_WANTED).reshape(MAX_WANTED, row)
         )
-        self._heads = lowered.attention
-        self.executor = Executor(self.plan, self._code, addresses, threads, objects)
+        strips = self.plan.buffer("maxima").bytes // 4 // MAX_WANTED
+        self._maxima = (
+            self._memories["maxima"].array(np.float32, strips * MAX_WANTED).reshape(MAX_WANTED, -1)
+        )
+        self._n_kv, self._group_tokens = ready.n_kv, ready.group_tokens
+        self._addresses, self._objects = addresses, objects
+        self.executor = self.executor_for(threads)
 
     @property
     def vocab_size(self) -> int:
@@ -112,6 +120,10 @@ class CompiledModel:
         return self._limits.n_pages
 
     @property
+    def maxima(self) -> NDArray[np.float32]:
+        return self._maxima
+
+    @property
     def page_bytes(self) -> int:
         return self.plan.bytes_of("kv") // self._limits.n_pages if self._limits.n_pages else 0
 
@@ -119,14 +131,28 @@ class CompiledModel:
     def threads(self) -> int:
         return self.executor.threads
 
-    @property
-    def target(self) -> Target:
-        return next(iter(self.lowered.builds.values())).target
+    @cached_property
+    def graph(self) -> Graph:
+        """As the architecture traces it; made when asked for, as a warm start needs none."""
+        from satchel.archs import trace
+
+        return trace(self.checkpoint)
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        """The plan with its kernels at every stage; made when asked for."""
+        from satchel.compiler.pipeline import compile_graph
+
+        return compile_graph(self.graph, self.target, self._limits)
 
     @property
     def packed_file(self) -> Path | None:
         """The cache's file of the packed weights; None where no cache is used."""
         return self._weights.path
+
+    def executor_for(self, threads: int) -> Executor:
+        """One more executor of this model, with workers of its own; whoever asks closes it."""
+        return Executor(self.plan, self._code, self._addresses, threads, self._objects)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """See runtime.batch.Model. Raises OptionError for a batch that is larger than the plan has
@@ -162,11 +188,10 @@ class CompiledModel:
         """Write the batch's groups of queries; their number, and how their tiles are taken: whole,
         or where they are few and see far, in parts that are merged.
         """
-        heads = self._heads
-        groups = query_groups(batch.sequences, batch.positions, heads.group_tokens)
+        groups = query_groups(batch.sequences, batch.positions, self._group_tokens)
         self._inputs["groups"][: groups.size] = groups.reshape(-1)
         n, until = len(groups), int(batch.positions.max()) + 1
-        split = is_worth_splitting(n, heads.n_kv, until, self.threads)
+        split = is_worth_splitting(n, self._n_kv, until, self.threads)
         parts = n * n_segments(until) if split else 0
         return {"groups": n, "whole": 0 if split else n, "parts": parts, "split": n if split else 0}
 
@@ -199,14 +224,27 @@ def load_model(
     """Compile a checkpoint for this machine, or find it compiled, and make it ready to run.
 
     `context`: positions of a sequence; `n_pages`: pages of KV, by default enough for two
-    sequences of full length; `threads`: None lets the machine choose; `cache`: None for the
+    sequences of full length; `threads`: None takes what was measured to be best here
+    (`satchel tune`), or what the machine suggests; `cache`: None for the
     user's own; `pack_cache`: False keeps the packed weights in memory alone. Raises SatchelError
     of every kind.
     """
     settings = options()
     limits = Limits(max_batch, context, n_pages or 2 * -(-context // PAGE), MAX_SEQUENCES)
-    graph = trace(checkpoint)
-    lowered = compile_graph(graph, host_target(target or settings.target), limits)
-    workers = threads or settings.threads or this_machine().default_threads
     cache = cache or settings.cache_dir
-    return CompiledModel(checkpoint, graph, lowered, limits, workers, cache, pack_cache)
+    machine = this_machine()
+    workers = threads or settings.threads or best_threads(settings.cache_dir, machine)
+    chosen, objects = host_target(target or settings.target), ObjectCache(cache)
+    key = ready_key(checkpoint, chosen, limits)
+    found = find_ready(key, objects)
+    if found is None:
+        # imported here, as a warm start needs no kernel's source
+        from satchel.compiler.pipeline import prepare
+
+        ready, code = prepare(checkpoint, chosen, limits, objects)
+        objects.store(key, str(ready).encode())
+    else:
+        ready, code = found
+    packs = cache if pack_cache else None
+    with spread_memory(place(machine, workers).nodes):
+        return CompiledModel(checkpoint, ready, code, chosen, limits, workers, objects, packs)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
-from importlib import resources
+import os
+from dataclasses import replace
 
+from satchel.archs import trace
 from satchel.compiler.fuse_products import fuse_products
 from satchel.compiler.fuse_small import fuse_small
 from satchel.compiler.lower import lower_graph
-from satchel.compiler.lowering import Limits, Lowered
+from satchel.compiler.limits import Limits
+from satchel.compiler.lowering import Lowered
 from satchel.compiler.place_quantize import place_quantize
+from satchel.compiler.plan_cache import Ready
+from satchel.compiler.sources import source_digest
+from satchel.files.checkpoint import Checkpoint
 from satchel.graph.graph import Graph
 from satchel.lang.kernel import Build
 from satchel.lang.target import Target
-from satchel.runtime.objects import Request, object_key
+from satchel.runtime.objects import ObjectCache, Request, build_objects, object_key
 
 PASSES = (fuse_products, fuse_small, place_quantize)
 
@@ -31,22 +35,20 @@ def compile_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
     return lower_graph(fuse(graph), target, limits)
 
 
-@cache
-def source_digest() -> str:
-    """A fingerprint of all source that decides what a kernel's machine code is."""
-    digest = hashlib.sha256()
-    for room in (
-        "satchel.lang",
-        "satchel.lang.rules",
-        "satchel.lang.print",
-        "satchel.kernels",
-        "satchel.formats",
-        "satchel.base",
-    ):
-        for file in sorted(resources.files(room).iterdir(), key=lambda f: f.name):
-            if file.name.endswith(".py"):
-                digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest()
+def prepare(
+    checkpoint: Checkpoint, target: Target, limits: Limits, objects: ObjectCache
+) -> tuple[Ready, dict[str, bytes]]:
+    """All that a model needs to run but its weights: what there is to know, and its kernels' code.
+
+    Raises SatchelError for a model that can't be run.
+    """
+    graph = trace(checkpoint)
+    lowered = compile_graph(graph, target, limits)
+    requests = {name: object_request(build) for name, build in lowered.builds.items()}
+    code = build_objects(requests.values(), objects, os.cpu_count() or 1)
+    plan = replace(lowered.plan, kernels={name: r.key for name, r in requests.items()})
+    heads, vocab_size = lowered.attention, int(graph.outputs[0].shape[-1])
+    return Ready(plan, lowered.weights, heads.n_kv, heads.group_tokens, vocab_size), code
 
 
 def object_request(build: Build) -> Request:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from satchel.base.dtypes import f16, f32, i32
 from satchel.kernels.activation import tanh
+from satchel.kernels.groups import MAX_SPLIT, SEGMENT, n_segments
 from satchel.kernels.matmul import token_runs
 from satchel.kernels.pages import COLUMN, PAGE, column_offset, head_bytes, key_offset, page_address
 from satchel.kernels.rope import LOG2E
@@ -41,12 +42,7 @@ from satchel.lang.trace import (
     table,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 VECTORS = PAGE // 16
-SEGMENT = 8  # pages; part of the numerics
 LOWEST = -3.0e38
 
 # f32 of a row's scratch: 64 weights of the page's slots; of the segment 16 sums, m, alpha; of all
@@ -346,45 +342,7 @@ def group_shape(per_kv: int, bits: int, registers: int) -> dict[str, Any]:
     return {"group_tokens": max(1, 24 // per_kv), "widths": widths}
 
 
-MAX_SPLIT = 64
-"""Tiles of `attend` (groups times kv heads) that may be cut into segments."""
-
-
 def scratch_bytes(heads: Heads, max_batch: int, context: int) -> int:
     """Scratch of all tiles: whole ones, or as many parts as a context has segments."""
     whole, parts = max_batch * heads.n_kv, MAX_SPLIT * n_segments(context)
     return max(whole, parts) * heads.tile_floats * 4
-
-
-def n_segments(positions: int) -> int:
-    return -(-positions // (PAGE * SEGMENT))
-
-
-def is_worth_splitting(n_groups: int, n_kv: int, positions: int, threads: int) -> bool:
-    """Whether there are too few tiles for the threads, and segments to share instead."""
-    tiles = n_groups * n_kv
-    return threads > 1 and tiles < min(4 * threads, MAX_SPLIT) and n_segments(positions) > 1
-
-
-def query_groups(
-    sequences: NDArray[np.int32], positions: NDArray[np.int32], group_tokens: int
-) -> NDArray[np.int32]:
-    """Runs of at most group_tokens tokens, each of one sequence at positions one after another: [n,
-    4] of (first token, count, sequence, 0), those that see most first.
-    """
-    import numpy as np
-
-    n = len(sequences)
-    new = np.ones(n, bool)
-    new[1:] = (sequences[1:] != sequences[:-1]) | (positions[1:] != positions[:-1] + 1)
-    starts: list[int] = np.flatnonzero(new).tolist()
-    ends = [*starts[1:], n]
-    groups = np.array(
-        [
-            (first, min(group_tokens, end - first), sequences[start], 0)
-            for start, end in zip(starts, ends, strict=True)
-            for first in range(start, end, group_tokens)
-        ],
-        np.int32,
-    )
-    return groups[np.argsort(-positions[groups[:, 0]], kind="stable")]
