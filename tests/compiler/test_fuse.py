@@ -79,7 +79,7 @@ def test_quantize_says_what_codes_say() -> None:
 
 @pytest.mark.parametrize("change", ["theta", "eps", "norm"])
 def test_heads_that_differ_are_not_fused(change: str) -> None:
-    """q and k turned or normed apart have no kernel: an error that names the op, not wrong numbers."""
+    """q and k turned or normed apart have no kernel: an error that names the op."""
     graph = trace(tiny.checkpoint("qwen3"))
     new: dict[Node, Node] = {}
     for node in graph.nodes:

@@ -1,6 +1,8 @@
-"""python counts_child.py: the assembly of the hottest kernels on five targets, as JSON, in a process
-of its own: what a foreign target can't do ends it.
+"""python counts_child.py: the assembly of the hottest kernels on five targets, as JSON, in a
+process of its own: what a foreign target can't do ends it.
 """
+
+# ruff: noqa: A001 (`format` is our word for it)
 
 from __future__ import annotations
 

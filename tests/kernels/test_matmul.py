@@ -1,6 +1,6 @@
 """Matrix products: every format on every target, against decoded weights in float64."""
 
-# ruff: noqa: A002 (`format` is our word for it)
+# ruff: noqa: A001, A002 (`format` is our word for it)
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Product:
     def call(
         self, x: Floats, bias: Floats | None = None, residual: Floats | None = None, length: int = 0
     ) -> tuple[Call, Floats]:
-        """The call for these tokens, `length` of them in a run, and where y [tokens, rows] will be."""
+        """The call for these tokens, `length` of them in a run, and its y [tokens, rows]."""
         codes, _ = self.operand(x)
         x_bytes = codes.nbytes // len(x) // self.digits
         target, tiles = TARGETS[self.target], -(-self.n_rows // ROWS)
