@@ -1,7 +1,8 @@
 """Load on OpenAI-compatible servers: `python bench/load.py --url http://127.0.0.1:8080`.
 
-For each number of clients the servers (--url may be repeated) are asked in turn by the same prompts, streamed; a JSON line
-each: requests and tokens a second, time to the first token, time between tokens.
+For each number of clients the servers (--url may be repeated) are asked in turn by the same
+prompts, streamed; a JSON line each: requests and tokens a second, time to the first token, time
+between tokens.
 """
 
 from __future__ import annotations

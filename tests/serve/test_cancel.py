@@ -71,7 +71,9 @@ def ends_within_a_step(served: Served, leave: Callable[[], None]) -> None:
     model = model_of(served)
     n_asked = model.n_asked
     leave()
-    time.sleep(0.15)  # the server has heard of it
+    requests = served.llm._speaker.engine.scheduler.requests()
+    assert requests
+    wait_for(lambda: all(request.cancelled for request in requests))
     model.steps.release(50)
     wait_for(lambda: served.server.in_flight == 0)
     assert model.n_asked <= n_asked, "steps were made for no one"

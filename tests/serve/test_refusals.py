@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import openai
@@ -11,6 +13,9 @@ import pytest
 from tests.engine.fake import FakeModel
 from tests.serve.served import SAYS, Served, serving, wait_for
 from tests.test_api import Slow, make, says
+
+from satchel.serve.answers import ClientGoneError
+from satchel.serve.streams import Streamed
 
 CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
@@ -86,6 +91,40 @@ def test_a_prompt_that_is_too_long_is_refused_and_never_cut(served: Served) -> N
     assert failed.value.code == "context_length_exceeded"
     streamed = served.post(COMPLETE, {"prompt": "x" * 256, "stream": True})
     assert streamed.status_code == 400  # not a 200 that breaks off
+
+
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.post("/api/generate", {"model": "fake"})
+    monkeypatch.setattr(type(served.llm.tokenizer), "encode", None)  # would be a fault
+    for path, body in (
+        (COMPLETE, {"prompt": "x" * 5_000_000}),
+        ("/api/generate", {"model": "fake", "prompt": "x" * 5000, "raw": True}),
+    ):
+        answer = served.post(path, body)
+        assert (answer.status_code, "characters" in answer.text) == (400, True)
+    long = served.post("/tokenize", {"content": "x" * 300_000})
+    assert (long.status_code, long.json()["error"]["param"]) == (400, "content")
+
+
+def test_one_who_does_not_read_is_left() -> None:
+    ended: list[bool] = []
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"x"
+        finally:
+            ended.append(True)
+
+    async def never(*_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def respond() -> None:
+        await Streamed(None, chunks(), "text/plain", 0.05)({}, never, never)
+
+    with pytest.raises(ClientGoneError):
+        asyncio.run(respond())
 
 
 def test_no_such_endpoint_or_method(served: Served) -> None:

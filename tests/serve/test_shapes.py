@@ -27,7 +27,11 @@ from satchel.serve.shapes import (
 )
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.just(2.5) | st.sampled_from(["", "a", "b"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.just(2.5)
+    | st.sampled_from(["", "a", "b", "ab"]),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
     ),
@@ -36,7 +40,7 @@ JSON = st.recursive(
 SHAPES = st.recursive(
     st.sampled_from([
         TEXT, NUMBER, WHOLE, between(WHOLE, 0, 2), {"type": "boolean"}, only("a", True),
-        {**TEXT, "minLength": 1},
+        {**TEXT, "minLength": 1, "maxLength": 1},
     ]),
     lambda inner: st.builds(lambda s: listing(s, 2, 1), inner)
     | st.builds(mapping, inner)

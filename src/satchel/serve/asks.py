@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from satchel.api import LLM, Options
+from satchel.base.errors import ContextLengthError
 from satchel.serve.shapes import (
     NUMBER,
     TEXT,
@@ -22,6 +23,7 @@ from satchel.serve.shapes import (
 )
 
 MOST = 2**31 - 1
+USUAL_CHARACTERS = 8  # of a token, at most: a longer text is looked at more closely
 STOP = {**TEXT, "minLength": 1}
 
 # what the sampler takes, under the names that llama.cpp's and OpenAI's servers give it
@@ -128,5 +130,17 @@ def chat_prompt(llm: LLM, messages: list[dict[str, str]]) -> list[int]:
 
 
 def text_prompt(llm: LLM, text: str) -> list[int]:
-    """The tokens of a text, with BOS where the model's file says so."""
+    """The tokens of a text, with BOS where the model's file says so.
+
+    Raises ContextLengthError at once for a text that can't fit, however few tokens it makes: to
+    count them could take minutes.
+    """
+    if len(text) > USUAL_CHARACTERS * llm.context_length:
+        pieces = (llm.tokenizer.piece(token) for token in range(llm.tokenizer.vocab_size))
+        least = len(text) // max(map(len, pieces))
+        if least > llm.context_length:
+            raise ContextLengthError(
+                f"the prompt's {len(text)} characters are at least {least} tokens, more than the "
+                f"context of {llm.context_length}; shorten it, or start with a larger --ctx-size"
+            )
     return llm.tokenize(text, add_bos=llm.tokenizer.add_bos)

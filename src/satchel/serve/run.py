@@ -110,8 +110,9 @@ def listen(settings: Settings) -> socket.socket:
 def http_server(server: Server) -> Http:
     """The HTTP server of a server's app."""
     settings = server.settings
-    logger = logging.getLogger("uvicorn.error")
-    logger.handlers, logger.propagate = [Forward(server.journal)], False
+    for name in ("uvicorn.error", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [Forward(server.journal)], False
     return Http(
         uvicorn.Config(
             make_app(server),

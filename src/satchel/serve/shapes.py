@@ -19,7 +19,11 @@ TEXT: Shape = {"type": "string"}
 TRUTH: Shape = {"type": "boolean"}
 WHOLE: Shape = {"type": "integer"}
 NUMBER: Shape = {"type": "number"}
-TOKENS: Shape = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+TOKENS: Shape = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0},
+    "maxItems": 2**20,
+}
 
 
 def between(kind: Shape, least: float, most: float) -> Shape:
@@ -177,8 +181,9 @@ def _check_array(value: list[Any], shape: Shape, name: str) -> None:
 
 def _check_limits(value: Any, shape: Shape, name: str) -> None:
     if isinstance(value, str):
-        if len(value) < shape.get("minLength", 0):
-            raise FieldError(name, "the text is empty")
+        least, most = shape.get("minLength", 0), shape.get("maxLength", math.inf)
+        if not least <= len(value) <= most:
+            raise FieldError(name, f"{len(value)} characters are not {least} to {most}")
         return
     least, most = shape.get("minimum", -math.inf), shape.get("maximum", math.inf)
     if not least <= value <= most:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from satchel.serve.answers import Answers, until_gone
+from satchel.serve.answers import Answers, ClientGoneError, until_gone
 from satchel.serve.failures import code_of, ollama_error, openai_error, status_of
 from satchel.serve.state import server_of
 
@@ -21,16 +22,25 @@ class Streamed(Response):
     """Sends chunks as they come, and closes their answers, however that ends."""
 
     def __init__(
-        self, answers: Answers | None, chunks: AsyncGenerator[bytes, None], media_type: str
+        self,
+        answers: Answers | None,
+        chunks: AsyncGenerator[bytes, None],
+        media_type: str,
+        limit_s: float,
     ) -> None:
+        """`limit_s`: what all may take, so that one who does not read holds up no one for ever."""
         super().__init__(media_type=media_type, headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._answers = answers
         self._chunks = chunks
+        self._limit_s = limit_s
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         try:
-            await until_gone(receive, self._send(send))
+            async with asyncio.timeout(self._limit_s):
+                await until_gone(receive, self._send(send))
+        except TimeoutError:
+            raise ClientGoneError("the client reads too slowly") from None
         finally:
             await self._chunks.aclose()
             if self._answers:
@@ -53,7 +63,7 @@ def events(request: Request, answers: Answers, objects: Objects) -> Streamed:
             yield f"data: {as_json(found)}\n\n".encode()
         yield b"data: [DONE]\n\n"
 
-    return Streamed(answers, chunks(), "text/event-stream")
+    return Streamed(answers, chunks(), "text/event-stream", _limit_s(request))
 
 
 def lines(request: Request, answers: Answers | None, objects: Objects) -> Streamed:
@@ -63,7 +73,11 @@ def lines(request: Request, answers: Answers | None, objects: Objects) -> Stream
         async for found in _told(request, answers, objects, ollama_error):
             yield f"{as_json(found)}\n".encode()
 
-    return Streamed(answers, chunks(), "application/x-ndjson")
+    return Streamed(answers, chunks(), "application/x-ndjson", _limit_s(request))
+
+
+def _limit_s(request: Request) -> float:
+    return 1 + 2 * server_of(request).settings.answer_s  # an answer's own limit comes first
 
 
 async def _told(

@@ -16,8 +16,9 @@ from satchel.serve.bodies import read_body
 from satchel.serve.shapes import TEXT, TOKENS, TRUTH, record
 from satchel.serve.state import server_of
 
+CONTENT = {**TEXT, "maxLength": 2**18}  # what takes seconds at most
 TOKENIZE = record(
-    {"model": TEXT, "content": TEXT, "add_special": TRUTH, "parse_special": TRUTH,
+    {"model": TEXT, "content": CONTENT, "add_special": TRUTH, "parse_special": TRUTH,
      "with_pieces": TRUTH},
     "content",
 )  # fmt: skip
