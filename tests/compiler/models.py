@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tests.archs import tiny
 
 from satchel import formats
-from satchel.compiler.lowering import Limits
+from satchel.compiler.limits import Limits
 from satchel.files.gguf_writer import TensorData, write_gguf
 from satchel.runtime.batch import PAGE, Batch, Model
 

