@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from satchel.runtime.batch import MAX_WANTED, PAGE, Batch
+from satchel.runtime.batch import MAX_WANTED, PAGE, STRIP, Batch
 
 EMPTY = -1
 
@@ -38,6 +38,7 @@ class FakeModel:
         self.slots = np.full((n_pages, PAGE), EMPTY, dtype=np.int64)
         self.batches: list[Batch] = []
         self.error: Exception | None = None  # raised by the next run
+        self.maxima = np.empty((0, 0), np.float32)
         self.closed = False
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
@@ -50,7 +51,10 @@ class FakeModel:
         pages = batch.tables[batch.sequences, batch.positions // PAGE]
         self.slots[pages, batch.positions % PAGE] = batch.tokens
         rows = [self.logits(self.history(batch, index)) for index in batch.wanted]
-        return np.array(rows, dtype=np.float32).reshape(-1, self.vocab_size)
+        logits = np.array(rows, dtype=np.float32).reshape(-1, self.vocab_size)
+        starts = range(0, self.vocab_size, STRIP)
+        self.maxima = np.maximum.reduceat(logits, starts, axis=1)
+        return logits
 
     def check(self, batch: Batch) -> None:
         """Asserts what every batch must keep."""

@@ -15,11 +15,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from satchel.base.errors import FileFormatError, OptionError
-from satchel.engine.sampler import Sampler, SamplingParams, draw, largest
+from satchel.engine.sampler import (
+    ENOUGH,
+    Sampler,
+    SamplingParams,
+    draw,
+    largest,
+    likeliest,
+    strip_maxima,
+)
+from satchel.runtime.batch import STRIP
 
 Row = npt.NDArray[np.float32]
 LOGITS = st.integers(-40, 40).map(lambda n: n / 4)  # coarse, so that many are equal
-ROWS = arrays(np.float32, st.integers(1, 60), elements=LOGITS)
+ROWS = arrays(np.float32, st.integers(1, 5 * STRIP), elements=LOGITS)
 PARAMS: dict[str, st.SearchStrategy[Any]] = {
     "temperature": st.sampled_from([0.1, 0.8, 1.0, 3.0]),
     "top_k": st.integers(0, 70),
@@ -71,11 +80,12 @@ def test_chooses_among_what_a_plain_reading_leaves(
     params = dataclasses.replace(params, logit_bias=bias)
     sampler = Sampler(params, len(row))
     before = row.copy()
-    biased = sampler._bias(row, history)
+    biased, maxima = sampler._bias(row, history, strip_maxima(row))
+    np.testing.assert_array_equal(maxima, strip_maxima(biased))
     plain = plain_bias(row, history, params)
     np.testing.assert_allclose(biased, plain, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(row, before)
-    ids, kept = sampler._candidates(biased, float(biased.max()))
+    ids, kept = sampler._candidates(biased, maxima, float(biased.max()))
     np.testing.assert_array_equal(kept, biased[ids])
     left = plain_filters([float(x) for x in biased], params)
     assert sorted(ids) == sorted(left)
@@ -92,7 +102,10 @@ def test_greedy_is_the_lowest_of_the_highest(row: Row) -> None:
 
 def test_nothing_to_bias_copies_nothing() -> None:
     row = np.zeros(10, np.float32)
-    assert Sampler(SamplingParams(), 10)._bias(row, [1, 2, 3]) is row
+    maxima = strip_maxima(row)
+    same, tops = Sampler(SamplingParams(), 10)._bias(row, [1, 2, 3], maxima)
+    assert same is row
+    assert tops is maxima
 
 
 @settings(max_examples=50)
@@ -101,7 +114,38 @@ def test_the_largest_are_those_that_sorting_finds(seed: int, n: int, k: int, coa
     row = np.random.default_rng(seed).normal(size=n).astype(np.float32)
     row = np.round(row) if coarse else row
     k = min(k, n)
-    assert list(largest(row, k)) == list(np.argsort(-row, kind="stable")[:k])
+    found = largest(row, strip_maxima(row), k)
+    assert list(found) == list(np.argsort(-row, kind="stable")[:k])
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 3 * ENOUGH), st.floats(0, 1))
+def test_the_likeliest_are_the_first_of_those_that_sorting_finds(
+    seed: int, n: int, part: float
+) -> None:
+    logits = np.round(np.random.default_rng(seed).normal(size=n), 1)
+    weights = np.exp(logits - logits.max())
+    total = part * float(weights.sum())
+    ranks = likeliest(logits, weights, total)
+    assert list(ranks) == list(np.argsort(-logits, kind="stable")[: len(ranks)])
+    assert len(ranks) == n or weights[ranks].sum() >= total
+
+
+@given(arrays(np.float32, st.integers(1, 300), elements=st.sampled_from([0, 1, np.nan, -np.inf])))
+def test_maxima_of_strips(row: Row) -> None:
+    want = [row[i : i + STRIP].max() for i in range(0, len(row), STRIP)]
+    np.testing.assert_array_equal(strip_maxima(row), np.array(want))
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_maxima_tell_where_to_look(temperature: float) -> None:
+    """A row is read only where its maxima say that something is."""
+    row = np.random.default_rng(0).normal(size=500).astype(np.float32)
+    row[[130, 140]] = [50, 49]
+    hidden = row.copy()
+    hidden[400] = 90
+    sampler = Sampler(SamplingParams(temperature=temperature, top_k=2, seed=1), 500)
+    assert sampler.pick(hidden, [], strip_maxima(row)) in (130, 140)
 
 
 def test_draws_follow_the_temperature() -> None:
@@ -202,5 +246,5 @@ def test_a_bias_for_a_token_that_does_not_exist() -> None:
 def test_top_p_alone_over_a_wide_row(spread: float, top_p: float) -> None:
     row = np.random.default_rng(0).normal(scale=spread, size=5000).astype(np.float32)
     params = SamplingParams(top_k=0, min_p=0, top_p=top_p)
-    ids, _ = Sampler(params, 5000)._candidates(row, float(row.max()))
+    ids, _ = Sampler(params, 5000)._candidates(row, strip_maxima(row), float(row.max()))
     assert list(ids) == plain_filters([float(x) for x in row], params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from satchel.base.errors import KernelError, UnsupportedError
 from satchel.compiler.limits import Limits, max_pages
@@ -320,7 +321,7 @@ def lower_attend(low: Lowering, node: Node) -> None:
     n_heads, head_dim = (int(d) for d in node.inputs[0].shape[1:])
     n_kv, out = int(str(node["n_kv"])), low.new(node)
     shape = attention.group_shape(n_heads // n_kv, low.target.bits, low.target.registers)
-    constants = {
+    constants: dict[str, Any] = {
         "n_kv": n_kv,
         "per_kv": n_heads // n_kv,
         "head_dim": head_dim,

@@ -92,7 +92,8 @@ class Engine:
         self.n_steps += 1
         self.n_shares += len(self.scheduler.shares)
         logits = self.model.run(batch)
-        answers = [_read(share, logits) for share in self.scheduler.shares]
+        maxima = self.model.maxima
+        answers = [_read(share, logits, maxima) for share in self.scheduler.shares]
         return self.scheduler.advance(answers)
 
     def fail(self, error: Exception) -> list[Delta]:
@@ -107,8 +108,8 @@ class Engine:
         return self.scheduler.fail(error)
 
 
-def _read(share: Share, logits: Rows) -> list[int] | Exception:
+def _read(share: Share, logits: Rows, maxima: Rows) -> list[int] | Exception:
     try:
-        return share.request.read(logits[share.rows])
+        return share.request.read(logits[share.rows], maxima[share.rows])
     except SatchelError as error:  # one request's trouble is not its neighbours'
         return error

@@ -111,8 +111,10 @@ class Request(ABC):
         """The first position whose logits are still wanted; all after it are wanted too."""
 
     @abstractmethod
-    def read(self, rows: Rows) -> list[int]:
-        """The tokens that the logits [n, vocab] of the wanted positions just computed lead to."""
+    def read(self, rows: Rows, maxima: Rows) -> list[int]:
+        """The tokens that the logits [n, vocab] of the wanted positions just computed lead to, and
+        the maxima [n, strips] of their strips.
+        """
 
     @abstractmethod
     def accept(self, tokens: list[int]) -> Delta | None:
@@ -170,8 +172,9 @@ class Generation(Request):
     def first_wanted(self) -> int:
         return len(self.sequence.tokens) - (1 if self.max_tokens else 0)
 
-    def read(self, rows: Rows) -> list[int]:
-        return [self.sampler.pick(row, self.sequence.tokens) for row in rows]
+    def read(self, rows: Rows, maxima: Rows) -> list[int]:
+        tokens, pick = self.sequence.tokens, self.sampler.pick
+        return [pick(row, tokens, tops) for row, tops in zip(rows, maxima, strict=True)]
 
     def accept(self, tokens: list[int]) -> Delta | None:
         text = ""
@@ -213,7 +216,7 @@ class Scoring(Request):
     def first_wanted(self) -> int:
         return self.n_read
 
-    def read(self, rows: Rows) -> list[int]:
+    def read(self, rows: Rows, maxima: Rows) -> list[int]:  # noqa: ARG002
         self.logits[self.n_read : self.n_read + len(rows)] = rows
         self.n_read += len(rows)
         return []

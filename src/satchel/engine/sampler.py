@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from satchel.base.errors import FileFormatError, OptionError
+from satchel.runtime.batch import STRIP
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     Ids: TypeAlias = npt.NDArray[np.intp]
     Weights: TypeAlias = npt.NDArray[np.float64]
 
-STRIPS = 1024  # a row is folded into this many strips to find its largest logits
+WITHIN = np.arange(STRIP)  # the places within a strip
+COLDEST = 1e-200  # a lower temperature would do the same, but overflow
+ENOUGH = 512  # this many of the likeliest nearly always reach top-p
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,25 @@ class Sampler:
         self.biased_ids = np.array(list(params.logit_bias), dtype=np.intp)
         self.biases = np.array(list(params.logit_bias.values()), dtype=np.float32)
         self.random = None if params.temperature <= 0 else np.random.PCG64(params.seed)
+        self.temperature = max(params.temperature, COLDEST)
+        self.penalizes = bool(params.repeat_last_n) and (
+            params.repeat_penalty != 1
+            or params.presence_penalty != 0
+            or params.frequency_penalty != 0
+        )
 
-    def pick(self, logits: Row, history: Sequence[int]) -> int:
+    def pick(self, logits: Row, history: Sequence[int], maxima: Row | None = None) -> int:
         """The token that follows `history`, given its row of logits [vocab], which is not changed.
 
-        Of equal logits the lower id comes first. Raises FileFormatError for logits that are not
-        numbers, and OptionError when every token is banned.
+        `maxima` are those of the row's strips, as runtime.batch.Model has them; found here if not
+        given. Of equal logits the lower id comes first. Raises FileFormatError for logits that are
+        not numbers, and OptionError when every token is banned.
         """
-        logits = self._bias(logits, history)
-        best = int(logits.argmax())
-        highest = float(logits[best])
+        if maxima is None:
+            maxima = strip_maxima(logits)
+        logits, maxima = self._bias(logits, history, maxima)
+        strip = int(maxima.argmax())  # of the first NaN, if there is one
+        highest = float(maxima[strip])
         if highest == -math.inf and len(self.biases):
             raise OptionError("logit_bias: it bans every token; leave one")
         if not math.isfinite(highest):
@@ -119,22 +131,21 @@ class Sampler:
                 f"the model computed {highest} as a logit; its file is damaged: fetch it again"
             )
         if self.random is None:
-            return best
-        ids, logits64 = self._candidates(logits, highest)
-        with np.errstate(over="ignore"):  # at a tiny temperature: to -inf, as it should
-            weights = np.exp((logits64 - highest) / self.params.temperature)
+            first = strip * STRIP
+            return first + int(logits[first : first + STRIP].argmax())
+        ids, logits64 = self._candidates(logits, maxima, highest)
+        weights = np.exp((logits64 - highest) / self.temperature)
         return int(ids[draw(weights, self.random.random_raw())])
 
-    def _bias(self, logits: Row, history: Sequence[int]) -> Row:
-        """The logits with bias and penalties; the very same array when there are none."""
+    def _bias(self, logits: Row, history: Sequence[int], maxima: Row) -> tuple[Row, Row]:
+        """Logits and maxima with bias and penalties; the very same arrays when there are none."""
         p = self.params
-        penalized = p.repeat_penalty != 1 or p.presence_penalty or p.frequency_penalty
         recent: Sequence[int] = ()
-        if penalized and p.repeat_last_n:
+        if self.penalizes:
             recent = history if p.repeat_last_n < 0 else history[-p.repeat_last_n :]
         if not len(self.biases) and not recent:
-            return logits
-        logits = logits.copy()
+            return logits, maxima
+        logits, maxima = logits.copy(), maxima.copy()
         logits[self.biased_ids] += self.biases
         counts = Counter(recent)
         ids = np.array(list(counts), dtype=np.intp)
@@ -142,9 +153,12 @@ class Sampler:
         seen = logits[ids]
         seen = np.where(seen > 0, seen / np.float32(p.repeat_penalty), seen * p.repeat_penalty)
         logits[ids] = seen - times * p.frequency_penalty - p.presence_penalty
-        return logits
+        changed = np.concatenate((self.biased_ids, ids)) // STRIP
+        inside = np.minimum(changed[:, None] * STRIP + WITHIN, len(logits) - 1)
+        maxima[changed] = logits[inside].max(axis=1)
+        return logits, maxima
 
-    def _candidates(self, logits: Row, highest: float) -> tuple[Ids, Weights]:
+    def _candidates(self, logits: Row, maxima: Row, highest: float) -> tuple[Ids, Weights]:
         """The ids [n] that pass the filters, and their logits [n].
 
         They stand from the most likely one down, but in order of id when neither top-k nor top-p
@@ -153,8 +167,8 @@ class Sampler:
         refers to is taken before.
         """
         p = self.params
-        all_ids = not 0 < p.top_k < len(logits)
-        ids = np.arange(len(logits)) if all_ids else largest(logits, p.top_k)
+        are_ranked = 0 < p.top_k < len(logits)
+        ids = largest(logits, maxima, p.top_k) if are_ranked else np.arange(len(logits))
         kept = logits[ids].astype(np.float64)
         weights = np.exp(kept - highest)
         total = float(weights.sum())
@@ -162,34 +176,53 @@ class Sampler:
             likely = weights >= p.min_p
             ids, kept, weights = ids[likely], kept[likely], weights[likely]
         if p.top_p < 1:
-            ranks = largest(kept, min(len(kept), STRIPS // 2))  # nearly always enough
-            if weights[ranks].sum() < p.top_p * total:
-                ranks = np.argsort(-kept, kind="stable")
-            reached = int(np.searchsorted(np.cumsum(weights[ranks]), p.top_p * total))
-            ids, kept = ids[ranks[: reached + 1]], kept[ranks[: reached + 1]]
+            if not are_ranked:
+                ranks = likeliest(kept, weights, p.top_p * total)
+                ids, kept, weights = ids[ranks], kept[ranks], weights[ranks]
+            n = 1 + int(weights.cumsum().searchsorted(p.top_p * total))
+            ids, kept = ids[:n], kept[:n]
         return ids, kept
 
 
-def largest(row: Row | Weights, k: int) -> Ids:
+def strip_maxima(row: Row) -> Row:
+    """The greatest of each STRIP neighbours; NaN where one is."""
+    return np.maximum.reduceat(row, np.arange(0, len(row), STRIP))
+
+
+def largest(row: Row, maxima: Row, k: int) -> Ids:
     """The ids of the `k` largest entries, from the largest down; of equals the lower id first.
 
-    The row is folded into strips: the k-th largest of their tops is a floor that at least k entries
-    reach, and few more.
+    The k-th largest of the strips' maxima is a floor that at least k entries reach, and few more;
+    all stand in the strips whose maximum reaches it.
     """
-    height = len(row) // STRIPS
-    if k < STRIPS and height > 1:
-        tops = row[: height * STRIPS].reshape(height, STRIPS).max(axis=0)
+    n_strips = len(maxima)
+    if k < n_strips:
+        floor = np.partition(maxima, n_strips - k)[n_strips - k]
+        ids = ((maxima >= floor).nonzero()[0][:, None] * STRIP + WITHIN).ravel()
+        ids = ids[: len(ids) - max(0, int(ids[-1]) + 1 - len(row))]  # the last strip may be cut
     else:
-        tops = row
-    floor = np.partition(tops, len(tops) - k)[len(tops) - k]
-    ids = np.flatnonzero(row >= floor)
-    return ids[np.argsort(-row[ids], kind="stable")[:k]]
+        floor = np.partition(row, len(row) - k)[len(row) - k]
+        ids = np.arange(len(row))
+    near = row[ids]
+    high = (near >= floor).nonzero()[0]
+    order = (-near[high]).argsort(kind="stable")[:k]
+    return ids[high[order]]
+
+
+def likeliest(logits: Weights, weights: Weights, total: float) -> Ids:
+    """The indices of the largest logits, from the largest down, whose weights reach the total."""
+    n = len(logits)
+    if n > ENOUGH:
+        ranks = (logits >= np.partition(logits, n - ENOUGH)[n - ENOUGH]).nonzero()[0]
+        if weights[ranks].sum() >= total:
+            return ranks[(-logits[ranks]).argsort(kind="stable")]
+    return (-logits).argsort(kind="stable")
 
 
 def draw(weights: Weights, random: int) -> int:
     """The index that 64 random bits choose, each in proportion to its weight."""
-    sums = np.cumsum(weights)
+    sums = weights.cumsum()
     total = float(sums[-1])
     point = (random >> 11) * 2.0**-53 * total  # from 0 up to, but without, the total
-    last = int(np.searchsorted(sums, total))  # where rounding must not lead past
-    return min(int(np.searchsorted(sums, point, side="right")), last)
+    last = int(sums.searchsorted(total))  # where rounding must not lead past
+    return min(int(sums.searchsorted(point, side="right")), last)

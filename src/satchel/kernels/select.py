@@ -19,7 +19,6 @@ from satchel.lang.trace import (
     Row,
     V,
     acc,
-    full,
     index,
     lanes,
     loop,
@@ -87,7 +86,9 @@ def strip_maxima(
         for s in loop(first, whole):
             parts = [logits.load(s * strip + i, LANES) for i in range(0, strip, LANES)]
             out[s] = greatest(reduce(greater, parts))
-        for s in loop(maximum(first, whole), minimum(first + RUN, n_strips)):  # cut by the row's end
+        for s in loop(
+            maximum(first, whole), minimum(first + RUN, n_strips)
+        ):  # cut by the row's end
             top = acc(f32, 1, -float("inf"))
             for i in loop(s * strip, n):
                 top.value = greater(top.value, logits[i])
