@@ -20,6 +20,7 @@ from tests.engine.fake import FakeModel
 import satchel
 from satchel import errors
 from satchel.api import LLM, choose_context
+from satchel.files.gguf_writer import write_gguf
 from satchel.text import load_tokenizer
 
 TEMPLATE = (
@@ -173,6 +174,10 @@ def test_tokens_and_texts(llm: LLM) -> None:
         (lambda m: m.generate([259]), errors.TextError, "no token 259; .* from 0 to 258"),
         (lambda m: m.generate([-1]), errors.TextError, "no token -1"),
         (lambda m: m.generate([1.5]), errors.TextError, r"no token 1\.5"),
+        (lambda m: m.generate(None), errors.TextError, "a NoneType is not a list of token ids"),
+        (lambda m: m.generate(b"ab"), errors.TextError, "a bytes is not a list of token ids"),
+        (lambda m: m.logits("ab"), errors.TextError, "a str is not a list of token ids"),
+        (lambda m: m.tokenize(b"ab"), errors.TextError, "a bytes is not a text"),
         (lambda m: m.logits([]), errors.TextError, "no tokens"),
         (lambda m: m.detokenize([999]), errors.TextError, "no token 999"),
         (lambda m: m.generate("a", temprature=1), errors.OptionError, "temprature: .*temperature"),
@@ -374,6 +379,13 @@ def test_files_that_cannot_be_read_or_written(llm: LLM, tmp_path: Path) -> None:
 )
 def test_the_context_that_is_chosen(asked: int | None, trained: int, context: int) -> None:
     assert choose_context(asked, trained) == context
+
+
+def test_an_unknown_architecture_is_what_is_said_first(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path, {"general.architecture": "mamba"}, {"a": np.zeros(1, np.float32)})
+    with pytest.raises(errors.UnsupportedError, match="architecture 'mamba' is not supported"):
+        satchel.load(path)
 
 
 def test_a_watched_stream_says_when_there_is_something_to_read(llm: LLM) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from satchel.files.checkpoint import Checkpoint
     from satchel.runtime.batch import Model
 
 __all__ = ["LLM", "Completion", "Options", "Piece", "Session", "Stats", "Stream", "Usage", "load"]
@@ -64,13 +65,25 @@ def load(
             raise OptionError(f"{name}: {value!r} is not a whole number of {least} or more")
     path = resolve(model)
     checkpoint = open_checkpoint(path)
-    trained = checkpoint.metadata.get_int(f"{checkpoint.arch}.context_length")
-    length = choose_context(context, trained)
+    length = choose_context(context, trained_context(checkpoint))
     tokenizer = load_tokenizer(checkpoint.metadata)
     n_pages = parallel * pages_for(length)
     loaded = load_model(checkpoint, context=length, threads=threads, n_pages=n_pages)
     template = checkpoint.metadata.get_str("tokenizer.chat_template", "")
     return LLM(loaded, tokenizer, template=template or None, name=path.name)
+
+
+def trained_context(checkpoint: Checkpoint) -> int:
+    """The tokens of context that a model was trained with.
+
+    Raises FileFormatError, and UnsupportedError where not even the architecture is known.
+    """
+    key = f"{checkpoint.arch}.context_length"
+    if key in checkpoint.metadata:
+        return checkpoint.metadata.get_int(key)
+    from satchel.archs import config_of
+
+    return config_of(checkpoint).context_length
 
 
 def choose_context(asked: int | None, trained: int) -> int:

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 def show(args: argparse.Namespace) -> int:
     """Prints the model's numbers, tensors by format, tokenizer, template and memory."""
     path = resolve(args.model)
-    from satchel.api import choose_context
+    from satchel.api import choose_context, trained_context
     from satchel.files.checkpoint import open_checkpoint
     from satchel.measure.forecast import forecast
 
     checkpoint = open_checkpoint(path)
-    trained = checkpoint.metadata.get_int(f"{checkpoint.arch}.context_length")
-    memory = forecast(checkpoint, choose_context(args.ctx_size, trained))
+    memory = forecast(checkpoint, choose_context(args.ctx_size, trained_context(checkpoint)))
     print(as_json(facts(checkpoint, memory)) if args.json else text(checkpoint, memory))
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from satchel.base.errors import ContextLengthError, MemoryLimitError, TemplateError, TextError
 from satchel.engine.ask import Message, read_options
@@ -14,7 +14,7 @@ from satchel.engine.engine import Engine
 from satchel.engine.request import Delta, Generation, Scoring
 from satchel.engine.sampler import Sampler, is_whole
 from satchel.engine.stream import Stream
-from satchel.text import ChatTemplate, Detokenizer, Tokenizer
+from satchel.text import ChatTemplate, Detokenizer, Tokenizer, encode_chat
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,15 +48,12 @@ class Speaker:
             raise TemplateError(
                 f"{self.name} has no chat template; complete a plain prompt instead"
             )
-        bos, eos = (self._special_text(token) for token in (self.tokenizer.bos, self.tokenizer.eos))
+        bos, eos = map(self.tokenizer.text_of, (self.tokenizer.bos, self.tokenizer.eos))
         return ChatTemplate(self.template, bos, eos)
-
-    def _special_text(self, token: int | None) -> str:
-        return "" if token is None else self.tokenizer.decode([token], skip_special=False)
 
     def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
         """The tokens that ask for an answer to a conversation. Raises TemplateError."""
-        return self.tokens(self.chat_template.render(messages, add_generation_prompt=True))
+        return encode_chat(self.tokenizer, self.chat_template, messages)
 
     def tokens(self, prompt: str | Iterable[int]) -> list[int]:
         """The tokens of a prompt. A text has BOS exactly once, though it may spell it out itself.
@@ -65,16 +62,14 @@ class Speaker:
         """
         if not isinstance(prompt, str):
             return self.ids(prompt)
-        ids = self.tokenizer.encode(prompt, add_bos=False, parse_special=True)
-        bos = self.tokenizer.bos
-        if self.tokenizer.add_bos and bos is not None and ids[:1] != [bos]:
-            ids = [bos, *ids]
-        return ids
+        return self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
 
-    def ids(self, ids: Iterable[int]) -> list[int]:
+    def ids(self, ids: Any) -> list[int]:
         """Token ids, all of them ones that exist. Raises TextError."""
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise TextError(f"a {type(ids).__name__} is not a list of token ids")
         tokens: list[int] = []
-        for token in ids:
+        for token in cast("Iterable[Any]", ids):
             if not is_whole(token) or not 0 <= token < self.model.vocab_size:
                 raise TextError(
                     f"there is no token {token!r}; ids are whole numbers from 0 to "

@@ -52,6 +52,8 @@ class Tokenizer:
         `parse_special` reads texts like "<|im_end|>" as one token. Raises TextError for half a
         surrogate pair, which is not text.
         """
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TextError(f"a {type(text).__name__} is not a text")
         try:
             text.encode()
         except UnicodeEncodeError as error:
