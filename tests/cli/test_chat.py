@@ -75,6 +75,12 @@ sys.exit(main(["chat", "m", "-q"]))
 """
 
 
+def is_asleep(pid: int) -> bool:
+    """Whether a process waits for something."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, check=True)
+    return state.stdout.startswith(b"S")
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     paths = os.pathsep.join(sys.path)
@@ -107,6 +113,8 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(tmp_path: Path) -> None:
         os.write(leader, b"Again\n")
         wait_for(b"done")
         wait_for(b"> ")
+        while not is_asleep(process.pid):  # a signal just before it waits for a key would be late
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)  # at the prompt it throws away the line
         wait_for(b"> ")
         os.write(leader, b"/exit\n")

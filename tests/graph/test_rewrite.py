@@ -106,15 +106,15 @@ def test_the_first_rule_wins() -> None:
 
 
 @pytest.fixture
-def gated() -> Any:
+def silu_times() -> Any:
     """An op of a pass: entered for one test."""
 
     @op(lambda x, y: x)
-    def gated(x: Any, y: Any) -> Any:
+    def silu_times(x: Any, y: Any) -> Any:
         return OPS["silu"].meaning(x) * y
 
-    yield gated
-    del OPS["gated"]
+    yield silu_times
+    del OPS["silu_times"]
 
 
 def fuse_gates() -> list[Rule]:
@@ -122,15 +122,15 @@ def fuse_gates() -> list[Rule]:
     return [
         Rule(
             Pattern("mul", *sides, name="root"),
-            lambda root, x, y: make("gated", x, y, layer=root.layer),
+            lambda root, x, y: make("silu_times", x, y, layer=root.layer),
         )
         for sides in ((gate, anything("y")), (anything("y"), gate))
     ]
 
 
-def test_a_pass_adds_an_op_of_its_own(gated: Any) -> None:
+def test_a_pass_adds_an_op_of_its_own(silu_times: Any) -> None:
     after = rewrite(graph(make("mul", make("silu", X), make("gelu", X))), fuse_gates())
-    assert [node.op for node in after.nodes if not node.is_leaf] == ["embed", "gelu", "gated"]
+    assert [node.op for node in after.nodes if not node.is_leaf] == ["embed", "gelu", "silu_times"]
     assert Graph.parse(str(after)) == after
 
 
