@@ -69,3 +69,19 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_switches() -> None:
     assert [switch(text) for text in ("1", "on", "0", "False")] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [("0", 0), ("1000", 1000), ("2k", 2048), ("512MiB", 512 << 20), ("20G", 20 << 30)],
+)
+def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, n: int) -> None:
+    monkeypatch.setenv("SATCHEL_PACKED_LIMIT", text)
+    assert options().packed_limit == n
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5G", "G", "many", "B"])
+def test_what_is_no_size(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("SATCHEL_PACKED_LIMIT", text)
+    with pytest.raises(OptionError, match="SATCHEL_PACKED_LIMIT=.* is no number of bytes"):
+        options()

@@ -6,8 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,7 +34,13 @@ WEIGHTS: dict[str, Weight] = {
     "turns": Turns(64, 32, 1e4, Scaling()),
     "table": FileRows("a", 40 * ROW // 32 * 20),
 }
-ROWS_OF = {"a": ("Q4_1", 40), "b": ("Q4_1", 16), "c": ("Q6_K", 39), "d": ("Q6_K", 39), "e": ("F16", 7)}
+ROWS_OF = {
+    "a": ("Q4_1", 40),
+    "b": ("Q4_1", 16),
+    "c": ("Q6_K", 39),
+    "d": ("Q6_K", 39),
+    "e": ("F16", 7),
+}
 
 
 @pytest.fixture
@@ -169,8 +175,8 @@ def test_a_full_disk_is_noticed_before(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Disk = namedtuple("Disk", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(1 << 40, 1 << 40, 1000))  # pyright: ignore
+    full = SimpleNamespace(total=1 << 40, used=1 << 40, free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)  # pyright: ignore
     check(model, packed_weights(model, tmp_path))
     assert entries(tmp_path) == []
     assert "free: 1 kB" in capsys.readouterr().err

@@ -39,12 +39,13 @@ def options() -> Options:
 
     Raises OptionError, naming the variable, for a value that makes no sense.
     """
+    limit = variable("PACKED_LIMIT", n_bytes)
     return Options(
         cache_dir=variable("CACHE", folder) or _user_cache() / "satchel",
         threads=variable("THREADS", count),
         target=variable("TARGET", str),
         offline=variable("OFFLINE", switch) or False,
-        packed_limit=_PACKED_LIMIT if (limit := variable("PACKED_LIMIT", n_bytes)) is None else limit,
+        packed_limit=_PACKED_LIMIT if limit is None else limit,
         log=variable("LOG", log_level) or "warning",
         hf_hub=_hf_hub(),
     )

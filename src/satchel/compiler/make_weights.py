@@ -1,4 +1,4 @@
-"""Weights made from the file: matrices by kernels, all at once and on all cores, the rest by numpy."""
+"""Weights made from the file: matrices by kernels, all at once on all cores; the rest by numpy."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def _let_go(checkpoint: Checkpoint, weights: Mapping[str, Weight]) -> None:
 def _mapping(view: Any) -> mmap.mmap | None:
     """The mapped file that an array shows; None where it shows none."""
     while isinstance(view, np.ndarray):
-        view = view.base  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    whole = view.obj if isinstance(view, memoryview) else view  # pyright: ignore[reportUnknownVariableType]
+        view = view.base  # pyright: ignore
+    whole = view.obj if isinstance(view, memoryview) else view  # pyright: ignore
     return whole if isinstance(whole, mmap.mmap) else None

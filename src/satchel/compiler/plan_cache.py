@@ -20,7 +20,9 @@ from satchel.lang.target import Target
 from satchel.runtime.objects import ObjectCache, object_key
 from satchel.runtime.plan import Plan, parse_plan
 
-_KINDS: dict[str, type[Weight]] = {kind.__name__: kind for kind in (Matrix, Vector, FileRows, Turns)}
+_KINDS: dict[str, type[Weight]] = {
+    kind.__name__: kind for kind in (Matrix, Vector, FileRows, Turns)
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def parse_ready(text: str) -> Ready:
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}  # pyright: ignore
 
 
 def _weight(kind: str, fields: dict[str, Any]) -> Weight:
