@@ -13,6 +13,8 @@ from tests.engine.fake import FakeModel
 from tests.serve.served import Served, serving, wait_for
 from tests.test_api import make, says
 
+from satchel.serve import answers
+
 COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -113,6 +115,17 @@ def test_a_clients_own_close(served: Served) -> None:
     model_of(served).steps.release(5)
     wait_for(lambda: model_of(served).n_asked == 6)
     ends_within_a_step(served, stream.close)
+
+
+def test_an_engine_that_has_stopped_holds_up_no_one_else(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "LET_GO_S", 0.05)
+    client = send(served, COMPLETE, {"prompt": "Say:"})
+    wait_for(lambda: model_of(served).n_asked == 1)
+    client.close()  # and the step never ends
+    wait_for(lambda: served.server.in_flight == 0)
+    assert any(" stuck " in line for line in served.log)
 
 
 def test_many_that_leave_leave_nothing_behind() -> None:

@@ -19,6 +19,7 @@ from satchel.serve.sessions import Kept, Sessions
 from satchel.serve.state import Server, server_of
 
 T = TypeVar("T")
+LET_GO_S = 30.0  # a step takes less by far: an engine that takes longer has stopped
 Ask = tuple[list[int], Options]  # a prompt, and how to answer it
 
 
@@ -132,6 +133,15 @@ class Answers:
         self._closed = True
         for asked in self._asked:
             asked.stream.cancel()
+        try:
+            async with asyncio.timeout(LET_GO_S):
+                await self._drain()
+        except TimeoutError:
+            self.server.journal.write("stuck", model=self.loaded.name, answers=len(self._asked))
+        self.server.in_flight -= self.n
+        self.server.models.give(self.loaded)
+
+    async def _drain(self) -> None:
         while self._asked:
             self._ready.clear()
             for asked in list(self._asked):
@@ -142,8 +152,6 @@ class Answers:
                         break
             if self._asked:
                 await self._ready.wait()
-        self.server.in_flight -= self.n
-        self.server.models.give(self.loaded)
 
 
 async def ask(
