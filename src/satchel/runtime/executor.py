@@ -13,8 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from satchel.base.errors import KernelError, OptionError
+from satchel.machine import this_machine
 from satchel.runtime.memory import Memory, align
 from satchel.runtime.objects import ObjectCache
+from satchel.runtime.placement import Placement, place, settle, spread_memory
 from satchel.runtime.plan import Arg, Float, Int, Plan, Ref, Scalar
 from satchel.runtime.workers import (
     CONTROL,
@@ -56,7 +58,8 @@ class Executor:
 
     `link` has the address of each kernel; `memory` that of each buffer by its name, or else that of
     the memory which holds all buffers of its kind. Whoever gives addresses keeps what lies there
-    until the executor is closed. Raises KernelError for a plan that is not sound or lacks an
+    until the executor is closed. `placement` says where the workers run, by default what fits this
+    machine. Raises KernelError for a plan that is not sound or lacks an
     address, OptionError for an absurd number of threads.
     """
 
@@ -67,11 +70,13 @@ class Executor:
         memory: Mapping[str, int],
         threads: int,
         cache: ObjectCache | None = None,
+        placement: Placement | None = None,
     ) -> None:
         if not 1 <= threads <= MAX_THREADS:
             raise OptionError(f"{threads} threads; use 1 to {MAX_THREADS}")
         self.plan = plan.check()
         self.threads = threads
+        self.placement = placement or place(this_machine(), threads)
         self._native = native(cache or ObjectCache(None))
         self._tables = _Tables(plan, link, addresses(plan, memory), threads, self._native)
         self._limits = _tile_limits(plan)
@@ -121,7 +126,7 @@ class Executor:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._tables.reset()
-        self._crew = _Crew(self._native, self._tables, self.threads)
+        self._crew = _Crew(self._native, self._tables, self.placement)
         self._dismiss = weakref.finalize(self, self._crew.dismiss)  # also when Python ends
 
     def _notice_fork(self) -> None:
@@ -152,26 +157,34 @@ class Executor:
 class _Crew:
     """The workers beside the caller. Each waits in native code, for all its life."""
 
-    def __init__(self, native: Native, tables: _Tables, threads: int) -> None:
+    def __init__(self, native: Native, tables: _Tables, placement: Placement) -> None:
         self.native, self.tables = native, tables
         seen = int(tables.control["epoch"])
         self.workers = [
             threading.Thread(
-                target=native.attend,
-                args=(tables.address, seen, i),
+                target=_live,
+                args=(native, cpus, tables.address, seen, i),
                 name=f"satchel-{i}",
                 daemon=True,
             )
-            for i in range(1, threads)
+            for i, cpus in enumerate(placement.cpus)
+            if i > 0  # the caller is worker 0
         ]
-        for worker in self.workers:
-            worker.start()
+        with spread_memory(placement.nodes):
+            for worker in self.workers:
+                worker.start()
 
     def dismiss(self) -> None:
         """Stop and join all workers; only then may tables and code go."""
         self.native.stop(self.tables.address)
         for worker in self.workers:
             worker.join()
+
+
+def _live(native: Native, cpus: frozenset[int], control: int, seen: int, worker: int) -> None:
+    """What a worker's thread does: go to its place, and stay in the loop until it is stopped."""
+    settle(cpus)
+    native.attend(control, seen, worker)
 
 
 class _Tables:

@@ -14,6 +14,8 @@ class Isa:
     futex: int  # the number of Linux's system call
     clock: str  # reads a clock that programs may read and that runs evenly
     pause: str  # tells the core that this is a spin
+    get_policy: int  # the numbers of get_mempolicy and set_mempolicy
+    set_policy: int
     features: str = ""  # that LLVM needs for these
 
 
@@ -22,16 +24,22 @@ ISAS = {
         futex=202,
         clock="call i64 @llvm.readcyclecounter()",
         pause="call void @llvm.x86.sse2.pause()",
+        get_policy=239,
+        set_policy=238,
     ),
     "aarch64": Isa(
         futex=98,
         clock='call i64 @llvm.read_volatile_register.i64(metadata !{!"cntvct_el0"})',
         pause="call void @llvm.aarch64.hint(i32 1)",
+        get_policy=236,
+        set_policy=237,
     ),
     "riscv64": Isa(
         futex=98,
         clock="call i64 @llvm.readsteadycounter()",
         pause="call void @llvm.riscv.pause()",
+        get_policy=236,
+        set_policy=237,
         # the pause is a fence without effect where a core does not know it
         features="+m,+a,+f,+d,+c,+zihintpause",
     ),
