@@ -85,11 +85,15 @@ def test_chooses_among_what_a_plain_reading_leaves(
     plain = plain_bias(row, history, params)
     np.testing.assert_allclose(biased, plain, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(row, before)
-    ids, kept = sampler._candidates(biased, maxima, float(biased.max()))
+    highest = float(biased.max())
+    if sampler.is_ranked:
+        ids, kept = sampler._ranked(biased, maxima, highest)
+    else:
+        ids, kept = sampler._unranked(biased, highest)
     np.testing.assert_array_equal(kept, biased[ids])
     left = plain_filters([float(x) for x in biased], params)
     assert sorted(ids) == sorted(left)
-    if params.top_p < 1 or 0 < params.top_k < len(row):
+    if params.top_p < 1 or sampler.is_ranked:
         assert list(ids) == left
     assert sampler.pick(row, history) in left
 
@@ -114,8 +118,9 @@ def test_the_largest_are_those_that_sorting_finds(seed: int, n: int, k: int, coa
     row = np.random.default_rng(seed).normal(size=n).astype(np.float32)
     row = np.round(row) if coarse else row
     k = min(k, n)
-    found = largest(row, strip_maxima(row), k)
-    assert list(found) == list(np.argsort(-row, kind="stable")[:k])
+    ids, kept = largest(row, strip_maxima(row), k)
+    assert ids == list(np.argsort(-row, kind="stable")[:k])
+    assert kept == list(row[ids])
 
 
 @settings(max_examples=50)
@@ -246,5 +251,5 @@ def test_a_bias_for_a_token_that_does_not_exist() -> None:
 def test_top_p_alone_over_a_wide_row(spread: float, top_p: float) -> None:
     row = np.random.default_rng(0).normal(scale=spread, size=5000).astype(np.float32)
     params = SamplingParams(top_k=0, min_p=0, top_p=top_p)
-    ids, _ = Sampler(params, 5000)._candidates(row, strip_maxima(row), float(row.max()))
+    ids, _ = Sampler(params, 5000)._unranked(row, float(row.max()))
     assert list(ids) == plain_filters([float(x) for x in row], params)

@@ -8,9 +8,13 @@ what is computed beside it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import exp
+from operator import neg
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -105,6 +109,7 @@ class Sampler:
         self.biased_ids = np.array(list(params.logit_bias), dtype=np.intp)
         self.biases = np.array(list(params.logit_bias.values()), dtype=np.float32)
         self.random = None if params.temperature <= 0 else np.random.PCG64(params.seed)
+        self.is_ranked = 0 < params.top_k < vocab_size
         self.temperature = max(params.temperature, COLDEST)
         self.penalizes = bool(params.repeat_last_n) and (
             params.repeat_penalty != 1
@@ -133,9 +138,12 @@ class Sampler:
         if self.random is None:
             first = strip * STRIP
             return first + int(logits[first : first + STRIP].argmax())
-        ids, logits64 = self._candidates(logits, maxima, highest)
-        weights = np.exp((logits64 - highest) / self.temperature)
-        return int(ids[draw(weights, self.random.random_raw())])
+        random = self.random.random_raw()
+        if self.is_ranked:
+            few, kept = self._ranked(logits, maxima, highest)
+            return few[draw([exp((x - highest) / self.temperature) for x in kept], random)]
+        ids, kept64 = self._unranked(logits, highest)
+        return int(ids[draw(np.exp((kept64 - highest) / self.temperature), random)])
 
     def _bias(self, logits: Row, history: Sequence[int], maxima: Row) -> tuple[Row, Row]:
         """Logits and maxima with bias and penalties; the very same arrays when there are none."""
@@ -158,29 +166,41 @@ class Sampler:
         maxima[changed] = logits[inside].max(axis=1)
         return logits, maxima
 
-    def _candidates(self, logits: Row, maxima: Row, highest: float) -> tuple[Ids, Weights]:
-        """The ids [n] that pass the filters, and their logits [n].
+    def _ranked(self, logits: Row, maxima: Row, highest: float) -> tuple[list[int], list[float]]:
+        """The ids among the first top-k that pass the other filters too, and their logits, the most
+        likely first.
 
-        They stand from the most likely one down, but in order of id when neither top-k nor top-p
-        asks for their ranks. The cheap filter is applied first: what top-p and min-p leave are both
-        the first so many by rank, so their order does not matter as long as the total that top-p
-        refers to is taken before.
+        They are few: plain numbers are faster here than arrays.
         """
         p = self.params
-        are_ranked = 0 < p.top_k < len(logits)
-        ids = largest(logits, maxima, p.top_k) if are_ranked else np.arange(len(logits))
-        kept = logits[ids].astype(np.float64)
+        ids, kept = largest(logits, maxima, p.top_k)
+        weights = [exp(x - highest) for x in kept]
+        n = len(weights)
+        if p.top_p < 1:
+            sums = list(accumulate(weights))
+            n = 1 + bisect_left(sums, p.top_p * sums[-1])
+        if p.min_p > 0:
+            n = min(n, bisect_right(weights, -p.min_p, key=neg))
+        return ids[:n], kept[:n]
+
+    def _unranked(self, logits: Row, highest: float) -> tuple[Ids, Weights]:
+        """The ids [n] that pass the filters, and their logits [n].
+
+        They stand from the most likely one down, but in order of id when top-p does not ask for
+        their ranks. The cheap filter is applied first: what top-p and min-p leave are both the
+        first so many by rank, so their order does not matter as long as the total that top-p refers
+        to is taken before.
+        """
+        p, ids, kept = self.params, np.arange(len(logits)), logits.astype(np.float64)
         weights = np.exp(kept - highest)
-        total = float(weights.sum())
+        enough = p.top_p * float(weights.sum())
         if p.min_p > 0:
             likely = weights >= p.min_p
             ids, kept, weights = ids[likely], kept[likely], weights[likely]
         if p.top_p < 1:
-            if not are_ranked:
-                ranks = likeliest(kept, weights, p.top_p * total)
-                ids, kept, weights = ids[ranks], kept[ranks], weights[ranks]
-            n = 1 + int(weights.cumsum().searchsorted(p.top_p * total))
-            ids, kept = ids[:n], kept[:n]
+            ranks = likeliest(kept, weights, enough)
+            ranks = ranks[: 1 + int(weights[ranks].cumsum().searchsorted(enough))]
+            ids, kept = ids[ranks], kept[ranks]
         return ids, kept
 
 
@@ -189,24 +209,36 @@ def strip_maxima(row: Row) -> Row:
     return np.maximum.reduceat(row, np.arange(0, len(row), STRIP))
 
 
-def largest(row: Row, maxima: Row, k: int) -> Ids:
-    """The ids of the `k` largest entries, from the largest down; of equals the lower id first.
+def largest(row: Row, maxima: Row, k: int) -> tuple[list[int], list[float]]:
+    """The ids of the `k` largest entries, and these, from the largest down; of equals the lower id
+    first.
 
     The k-th largest of the strips' maxima is a floor that at least k entries reach, and few more;
     all stand in the strips whose maximum reaches it.
     """
     n_strips = len(maxima)
     if k < n_strips:
-        floor = np.partition(maxima, n_strips - k)[n_strips - k]
-        ids = ((maxima >= floor).nonzero()[0][:, None] * STRIP + WITHIN).ravel()
-        ids = ids[: len(ids) - max(0, int(ids[-1]) + 1 - len(row))]  # the last strip may be cut
+        tops = maxima.copy()
+        tops.partition(n_strips - k)
+        floor = tops[n_strips - k]
+        strips = (maxima >= floor).nonzero()[0]
+        near = in_strips(row)[strips].ravel()
     else:
-        floor = np.partition(row, len(row) - k)[len(row) - k]
-        ids = np.arange(len(row))
-    near = row[ids]
+        tops = row.copy()
+        tops.partition(len(row) - k)
+        floor, strips, near = tops[len(row) - k], np.arange(n_strips), row
     high = (near >= floor).nonzero()[0]
-    order = (-near[high]).argsort(kind="stable")[:k]
-    return ids[high[order]]
+    values = near[high]
+    order = (-values).argsort(kind="stable")[:k]
+    places = high[order]
+    return (strips[places // STRIP] * STRIP + places % STRIP).tolist(), values[order].tolist()
+
+
+def in_strips(row: Row) -> Row:
+    """A row as [n_strips, STRIP], filled up with -inf."""
+    if lacking := -len(row) % STRIP:
+        row = np.concatenate((row, np.full(lacking, -math.inf, np.float32)))
+    return row.reshape(-1, STRIP)
 
 
 def likeliest(logits: Weights, weights: Weights, total: float) -> Ids:
@@ -219,10 +251,10 @@ def likeliest(logits: Weights, weights: Weights, total: float) -> Ids:
     return (-logits).argsort(kind="stable")
 
 
-def draw(weights: Weights, random: int) -> int:
+def draw(weights: Weights | list[float], random: int) -> int:
     """The index that 64 random bits choose, each in proportion to its weight."""
-    sums = weights.cumsum()
+    sums = list(accumulate(weights)) if isinstance(weights, list) else weights.cumsum()
     total = float(sums[-1])
     point = (random >> 11) * 2.0**-53 * total  # from 0 up to, but without, the total
-    last = int(sums.searchsorted(total))  # where rounding must not lead past
-    return min(int(sums.searchsorted(point, side="right")), last)
+    last = bisect_left(sums, total)  # where rounding must not lead past
+    return min(bisect_right(sums, point), last)

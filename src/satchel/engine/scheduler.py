@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,11 @@ from satchel.engine.pages import PagePool, pages_for
 from satchel.engine.request import Delta, Request
 from satchel.engine.sequence import Sequence
 from satchel.runtime.batch import MAX_WANTED, NO_PAGE, PAGE, Batch, Model
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+UP_TO = np.arange(MAX_WANTED, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,10 @@ class Scheduler:
 
     def reap(self) -> list[Delta]:
         """Ends the requests that were cancelled."""
-        deltas = [r.finish("cancelled") for r in self.requests() if r.cancelled]
-        self._let_go(deltas)
+        deltas = [r.finish("cancelled") for r in self.running if r.cancelled]
+        deltas += [r.finish("cancelled") for r in self.waiting if r.cancelled]
+        if deltas:
+            self._let_go(deltas)
         return deltas
 
     def fail(self, error: Exception) -> list[Delta]:
@@ -191,10 +199,6 @@ def _share(request: Request, max_tokens: int, max_rows: int, first_row: int) -> 
 
 
 def _batch(shares: list[Share]) -> Batch:
-    sequences = [share.request.sequence for share in shares]
-    tables = np.full((len(shares), max(len(s.pages) for s in sequences)), NO_PAGE, dtype=np.int32)
-    for table, sequence in zip(tables, sequences, strict=True):
-        table[: len(sequence.pages)] = sequence.pages
     tokens: list[int] = []
     positions: list[int] = []
     wanted: list[int] = []
@@ -203,11 +207,20 @@ def _batch(shares: list[Share]) -> Batch:
         tokens += share.request.sequence.tokens[share.begin : share.end]
         positions += range(share.begin, share.end)
         wanted += range(first + share.wanted, first + share.end)
-    counts = [share.n_tokens for share in shares]
+    rows = UP_TO[: len(shares)]
+    if len(tokens) > len(shares):
+        rows = rows.repeat([share.n_tokens for share in shares])
     return Batch(
         tokens=np.array(tokens, dtype=np.int32),
         positions=np.array(positions, dtype=np.int32),
-        sequences=np.repeat(np.arange(len(shares), dtype=np.int32), counts),
-        tables=tables,
+        sequences=rows,
+        tables=_tables(shares),
         wanted=np.array(wanted, dtype=np.int32),
     )
+
+
+def _tables(shares: list[Share]) -> npt.NDArray[np.int32]:
+    """The pages of each share's sequence; NO_PAGE behind them."""
+    lists = [share.request.sequence.pages for share in shares]
+    width = max(map(len, lists))
+    return np.array([p + [NO_PAGE] * (width - len(p)) for p in lists], dtype=np.int32)

@@ -25,6 +25,8 @@ class Stops:
 
     def push(self, piece: str) -> str:
         """The text that is certain to stand before any stop string, now that `piece` has come."""
+        if not self.strings:
+            return piece
         if self.found:
             return ""
         text = self.held + piece
