@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from satchel.base import log
 from satchel.base.errors import OptionError
 from satchel.cli.output import as_json, table
+from satchel.cli.tune import ensure
 from satchel.files.store import resolve
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def bench(args: argparse.Namespace) -> int:
     with model_file(args) as (name, path):
         from satchel.files.checkpoint import open_checkpoint
 
+        ensure(args.threads, path, name)
         checkpoint = open_checkpoint(path)
         if args.profile:
             profile(args, name, checkpoint)

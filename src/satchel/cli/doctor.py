@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from satchel.base import log
@@ -27,10 +28,12 @@ def facts(threads: int | None) -> dict[str, Any]:
     """All that is shown, for JSON; measuring takes about a second."""
     from satchel.compiler.model import host_target
     from satchel.machine import this_machine
+    from satchel.machine.tuned import best_threads, read_tuned
     from satchel.measure.limits import measure_limits
 
     machine, target = this_machine(), host_target(options().target)
-    limits = measure_limits(threads or machine.default_threads)
+    tuned = read_tuned(options().cache_dir, machine)
+    limits = measure_limits(threads or best_threads(options().cache_dir, machine))
     return {
         "python": sys.version.split()[0],
         "machine": {
@@ -47,6 +50,7 @@ def facts(threads: int | None) -> dict[str, Any]:
             "cache_bytes": {f"L{c.level}": c.bytes for c in machine.caches},
             "memory_bytes": machine.memory_bytes,
         },
+        "tuned": None if tuned is None else asdict(tuned),
         "target": {"name": target.name, "features_used": sorted(target.features)},
         "limits": {
             "threads": limits.threads,
@@ -60,6 +64,7 @@ def facts(threads: int | None) -> dict[str, Any]:
 def text(found: dict[str, Any]) -> str:
     """All that is shown, for people."""
     machine, target, limits = found["machine"], found["target"], found["limits"]
+    tuned = found["tuned"]
     quota = f", {machine['cpu_quota']:g} CPUs of time" if machine["cpu_quota"] else ""
     caches = ", ".join(f"{level} {log.size(n)}" for level, n in machine["cache_bytes"].items())
     sizes = ", ".join(f"{name} {log.size(n)}" for name, n in found["cache"]["bytes"].items())
@@ -68,6 +73,7 @@ def text(found: dict[str, Any]) -> str:
         "processor": f"{machine['name']} ({machine['isa']}, LLVM calls it {machine['cpu']})",
         "cores": f"{machine['cores']}, {machine['logical_cpus']} logical, "
         f"{machine['allowed_cpus']} allowed{quota}; {machine['default_threads']} threads at first",
+        "tuned": f"threads: {tuned['threads']}, by {tuned['model']}" if tuned else "not yet",
         "caches": caches,
         "memory": log.size(machine["memory_bytes"]),
         "features found": " ".join(machine["features_found"]),

@@ -238,6 +238,13 @@ COMMANDS = {
         "Shapes: smollm2-135m, llama-3.2-1b, qwen2.5-7b and others; formats: q4_0, q4_1, q4_k_m, "
         "q5_k_m, q6_k, q8_0, f16. Slower means: by more than 3 standard deviations and 2 %.",
     ),
+    "tune": Command(
+        "measure which number of threads is best here, and keep it",
+        (MODEL, Flag(("--clear",), "forget what was measured", switch, False), JSON),
+        "[MODEL]",
+        "tune:tune",
+        "Without a model, random weights are made and deleted. It is used wherever -t is not.",
+    ),
     "explain": Command(
         "a layer on its way from graph to machine code",
         (MODEL, Flag(("--layer",), "which layer", whole(0), 0),

@@ -1,0 +1,85 @@
+"""`satchel tune`: measure what is best on this machine, and keep it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from satchel.base import log
+from satchel.base.errors import CacheError, OptionError
+from satchel.base.options import options
+from satchel.cli.output import as_json, table
+from satchel.files.store import resolve
+
+if TYPE_CHECKING:
+    from satchel.machine.tuned import Tuned
+
+
+def tune(args: argparse.Namespace) -> int:
+    """Prints the trials and the choice; or forgets what was kept."""
+    from satchel.machine import this_machine
+    from satchel.machine.tuned import forget_tuned, keep_tuned
+
+    folder, machine = options().cache_dir, this_machine()
+    if args.clear:
+        if args.model is not None:
+            raise OptionError("--clear goes without a model")
+        was_there = forget_tuned(folder, machine)
+        log.note("forgotten" if was_there else "nothing was kept for this machine")
+        return 0
+    found = measured(args.model)
+    kept: Path | None = None
+    try:
+        kept = keep_tuned(folder, machine, found)
+    except CacheError as error:
+        log.warning(f"what was measured can't be kept: {error}")
+    if found.busy:
+        log.warning("other programs took much of the processors: tune again when it is quiet")
+    if args.json:
+        print(as_json(asdict(found) | {"kept": None if kept is None else str(kept)}))
+    else:
+        print(text(found))
+        if kept is not None:
+            log.note(f"kept as {kept}")
+    return 0
+
+
+def measured(model: str | None) -> Tuned:
+    """The trials on a model, or on random weights that are deleted again."""
+    from satchel.files.checkpoint import open_checkpoint
+    from satchel.measure import tune as trials
+    from satchel.measure.shapes import shape_file
+
+    if model is not None:
+        return trials.tune(open_checkpoint(resolve(model)), model)[0]
+    with shape_file(trials.SHAPE, trials.FORMAT) as path:
+        found, loaded = trials.tune(open_checkpoint(path), f"{trials.SHAPE} {trials.FORMAT}")
+    if loaded.packed_file is not None:
+        loaded.packed_file.unlink(missing_ok=True)
+    return found
+
+
+def text(found: Tuned) -> str:
+    """A row for each trial; the chosen one is marked."""
+    rows = [
+        (
+            trial.threads,
+            f"{trial.prompt_tokens_per_s:.1f}",
+            f"{trial.generated_tokens_per_s:.1f}",
+            "chosen" if trial.threads == found.threads else "",
+        )
+        for trial in found.trials
+    ]
+    return table(("threads", "prompt tokens/s", "generated tokens/s", ""), rows)
+
+
+def ensure(threads: int | None, path: Path, name: str) -> None:
+    """On first use, unless the user names a number of threads: tune, and say what was chosen."""
+    from satchel.files.checkpoint import open_checkpoint
+    from satchel.measure.tune import ensure_tuned
+
+    said = None if threads is not None else ensure_tuned(open_checkpoint(path), name)
+    if said is not None:
+        log.note(f"satchel: {said}")

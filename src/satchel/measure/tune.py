@@ -1,0 +1,138 @@
+"""Which number of threads is best on this machine, by trying: a few seconds, once.
+
+The candidates take turns, on one model with as many crews of workers; those that have no turn
+sleep. What counts is prompts and generation alike, by the geometric mean of their speeds. Of those
+within `NOISE` of the best, the smallest number is taken: it leaves more to others.
+
+How long workers stay awake while they wait, and how much of a matrix a tile takes, are no
+candidates: 5 to 200 us, and half to twice the run of a matrix, made no difference beyond the noise.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from satchel.base import log
+from satchel.base.errors import CacheError
+from satchel.base.options import options
+from satchel.compiler.model import CompiledModel, load_model
+from satchel.files.checkpoint import Checkpoint
+from satchel.machine import Machine, this_machine
+from satchel.machine.load import LoadMeter
+from satchel.machine.tuned import Trial, Tuned, keep_tuned, read_tuned
+from satchel.measure.bench import Case, Runner
+from satchel.runtime.batch import PAGE
+
+SHAPE, FORMAT = "llama-3.2-1b-slice", "q4_0"  # what is run when no model is named: no download
+BUDGET_S = 4.0  # of all samples together
+MOST_SAMPLE_S = 0.1
+ROUNDS = 5
+NOISE = 0.03
+BUSY = 0.1  # a greater share of the processors that others take makes a choice a guess
+PROMPT, GENERATE = 256, 64  # tokens of a sample, or fewer where these take too long
+LEAST_PROMPT, LEAST_GENERATE = 16, 2
+
+
+def candidates(machine: Machine) -> list[int]:
+    """Numbers of threads worth trying, ascending: up to 4 each, then in steps; all fast cores, one
+    less, half; all cores. None more than the time that the process is given.
+    """
+    fast, every = len(machine.fast_cores), len(machine.allowed_cores)
+    most = every if machine.quota is None else min(every, math.ceil(machine.quota))
+    powers = {1 << i for i in range(2, 8)} if fast > 4 else set[int]()
+    wanted = {1, 2, 3, fast // 2, 3 * fast // 4, fast - 1, fast, every, most} | powers
+    return sorted(n for n in wanted if 1 <= n <= max(1, most) and (n <= fast or n >= most))
+
+
+def choose(trials: Sequence[Trial]) -> int:
+    """The best number of threads. `trials` is not empty."""
+    scores = {
+        t.threads: math.sqrt(t.prompt_tokens_per_s * t.generated_tokens_per_s) for t in trials
+    }
+    enough = (1 - NOISE) * max(scores.values())
+    return min(threads for threads, score in scores.items() if score >= enough)
+
+
+def tune(checkpoint: Checkpoint, name: str) -> tuple[Tuned, CompiledModel]:
+    """Try all candidates on a model, which is closed when this returns. Raises SatchelError."""
+    machine = this_machine()
+    numbers = candidates(machine)
+    context = min(512, checkpoint.metadata.get_int(f"{checkpoint.arch}.context_length"))
+    with ExitStack() as stack:
+        model = stack.enter_context(
+            load_model(
+                checkpoint, context=context, threads=numbers[-1], n_pages=-(-context // PAGE)
+            )
+        )
+        # the model closes the executor that it has in the end
+        crews = {n: stack.enter_context(model.executor_for(n)) for n in numbers[:-1]}
+        crews[numbers[-1]] = model.executor
+
+        def take_turn(threads: int, case: Case) -> float:
+            model.executor = crews[threads]
+            return runner.time(case)
+
+        runner = Runner(model)
+        runner.warm_up()
+        cases = _sized(runner, BUDGET_S / (2 * ROUNDS * len(numbers)))
+        with LoadMeter(machine.allowed) as load:
+            trials = sample(numbers, cases, take_turn)
+        model.executor = crews[numbers[-1]]
+    return Tuned(choose(trials), name, load.share > BUSY, tuple(trials)), model
+
+
+def sample(
+    numbers: Sequence[int], cases: Sequence[Case], take_turn: Callable[[int, Case], float]
+) -> list[Trial]:
+    """Time both cases for each number of threads, in turns, after a first one to wake up."""
+    speeds: dict[tuple[int, Case], list[float]] = {(n, c): [] for n in numbers for c in cases}
+    for turn in range(ROUNDS + 1):
+        for (threads, case), found in speeds.items():
+            speed = take_turn(threads, case)
+            if turn:
+                found.append(speed)
+    prompt, generate = cases
+
+    def median(threads: int, case: Case) -> float:
+        return round(statistics.median(speeds[threads, case]), 2)
+
+    return [Trial(n, median(n, prompt), median(n, generate)) for n in numbers]
+
+
+def _sized(runner: Runner, sample_s: float) -> tuple[Case, Case]:
+    """A prompt and a generation that take so long, more or less."""
+    sample_s = min(sample_s, MOST_SAMPLE_S)
+    prompt_speed, speed = runner.prompt(LEAST_PROMPT), runner.generate(LEAST_GENERATE)
+    room = min(runner.model.context_length, runner.model.max_batch)
+    n = max(LEAST_PROMPT, min(PROMPT, room, int(sample_s * prompt_speed)))
+    return Case("pp", n), Case("tg", max(LEAST_GENERATE, min(GENERATE, int(sample_s * speed))))
+
+
+def ensure_tuned(checkpoint: Checkpoint, name: str) -> str | None:
+    """On first use of a machine, tune it with this model; a line that says what was chosen, or None
+    when it was tuned before.
+
+    What is measured while others take the processors is not kept. Raises as loading does.
+    """
+    machine, folder = this_machine(), options().cache_dir
+    if read_tuned(folder, machine) is not None:
+        return None
+    tuned, _ = tune(checkpoint, name)
+    if tuned.busy:
+        return (
+            f"this machine is busy, so it was not tuned: {count(machine.default_threads)}, as by "
+            "default; run satchel tune when it is quiet, or use -t"
+        )
+    try:
+        keep_tuned(folder, machine, tuned)
+    except CacheError as error:
+        log.warning(f"what was measured can't be kept, and will be again: {error}")
+    return f"{count(tuned.threads)} measured best here (satchel tune --help)"
+
+
+def count(threads: int) -> str:
+    """For people."""
+    return f"{threads} thread" + "s" * (threads != 1)

@@ -1,0 +1,101 @@
+"""`satchel tune`, and the first use of other commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Call
+from tests.measure.tiny import write_tiny
+
+from satchel.files.checkpoint import Checkpoint
+from satchel.machine import this_machine
+from satchel.machine.tuned import Trial, Tuned, tuned_path
+from satchel.measure import shapes, tune
+from satchel.measure.tune import candidates
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A tiny model's path; the cache is an empty folder, and samples are short."""
+    monkeypatch.setenv("SATCHEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tune, "BUDGET_S", 0.1)
+    return str(write_tiny(tmp_path / "tiny.gguf"))
+
+
+def test_tune(model: str, call: Call) -> None:
+    done = call("tune", model, "--json")
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert [trial["threads"] for trial in found["trials"]] == candidates(this_machine())
+    assert all(t["prompt_tokens_per_s"] > 0 < t["generated_tokens_per_s"] for t in found["trials"])
+    assert found["threads"] in candidates(this_machine())
+    assert Path(found["kept"]).is_file()
+    shown = json.loads(call("doctor", "--json", "-t", "1").out)["tuned"]
+    assert shown["threads"] == found["threads"]
+    again = call("tune", model)
+    assert (again.code, again.out.count("chosen")) == (0, 1)
+    assert "kept as" in again.err
+    assert call("tune", "--clear").err == "forgotten\n"
+    assert call("tune", "--clear").err == "nothing was kept for this machine\n"
+    assert json.loads(call("doctor", "--json", "-t", "1").out)["tuned"] is None
+    assert call("tune", model, "--clear").code == 2
+
+
+def test_without_a_model(
+    model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    toy = shapes.Shape("llama", 2, 128, 256, 2, 1, 64, 300, "llama-bpe", 512, 1e4)
+    monkeypatch.setitem(shapes.SHAPES, tune.SHAPE, toy)
+    assert json.loads(call("tune", "--json").out)["model"] == "llama-3.2-1b-slice q4_0"
+    assert not list((tmp_path / "cache" / "packed").glob("*.weights"))
+
+
+def test_a_cache_that_can_not_be_written(model: str, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "tuned").write_text("no folder")
+    done = call("tune", model, "--json")
+    assert done.code == 0
+    assert "can't be kept" in done.err
+    assert json.loads(done.out)["kept"] is None
+
+
+def fake_tune(threads: int, busy: bool) -> Callable[[Checkpoint, str], tuple[Tuned, None]]:
+    def tune(_: Checkpoint, name: str) -> tuple[Tuned, None]:
+        return Tuned(threads, name, busy, (Trial(threads, 1.0, 1.0),)), None
+
+    return tune
+
+
+BENCH = ("-p", "4", "-n", "0", "-r", "1", "--json")
+
+
+def test_the_first_bench_tunes(
+    model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tune, "tune", fake_tune(1, busy=False))
+    first = call("bench", model, *BENCH)
+    assert "satchel: 1 thread measured best here" in first.err
+    assert first.err.count("\n") == 1
+    assert json.loads(first.out)["threads"] == 1
+    second = call("bench", model, *BENCH)
+    assert (second.code, second.err) == (0, "")
+    assert json.loads(call("bench", model, *BENCH, "-t", "2").out)["threads"] == 2
+    path = tuned_path(tmp_path / "cache", this_machine())
+    path.write_text("damaged")
+    assert "measured best" in call("bench", model, *BENCH).err
+    assert json.loads(path.read_text())["threads"] == 1
+
+
+def test_a_busy_machine_is_not_tuned_by_the_way(
+    model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tune, "tune", fake_tune(1, busy=True))
+    done = call("bench", model, *BENCH)
+    assert "this machine is busy" in done.err
+    assert json.loads(done.out)["threads"] == this_machine().default_threads
+    assert not (tmp_path / "cache" / "tuned").exists()
+    asked = call("bench", model, *BENCH, "-t", "1")
+    assert (asked.code, asked.err) == (0, "")
