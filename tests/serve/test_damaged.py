@@ -10,12 +10,13 @@ import json
 import os
 import random
 import resource
+import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from typing import Any
 
 import pytest
-from tests.serve.served import SAYS, serving
+from tests.serve.served import SAYS, serving, wait_for
 from tests.test_api import make, says
 
 N = int(os.environ.get("DAMAGED_REQUESTS", "2000"))
@@ -92,13 +93,18 @@ def memory_kb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def open_files() -> int:
+    """How many files and sockets this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
 @pytest.mark.slow
 def test_damaged_requests_do_no_damage() -> None:
     chance = random.Random(8)
     with serving(lambda _: make(says(SAYS))) as served:
         client = HTTPConnection("127.0.0.1", served.port, timeout=30)
         counts: dict[int, int] = {}
-        at_half = 0
+        at_half = files = threads = 0
         for number in range(N):
             path, sound = copy.deepcopy(chance.choice(SOUND))
             for _ in range(chance.choice([1, 1, 1, 2, 4])):
@@ -115,7 +121,9 @@ def test_damaged_requests_do_no_damage() -> None:
             if answer.status != 200:
                 assert json.loads(said)["error"], (path, raw)
             if number == N // 2:
-                at_half = memory_kb()
+                at_half, files, threads = memory_kb(), open_files(), threading.active_count()
+        wait_for(lambda: threading.active_count() <= threads)
+        assert open_files() <= files
         client.close()
         assert {200, 400} <= set(counts), counts
         assert counts[400] > N // 3

@@ -90,6 +90,25 @@ def test_many_who_come_at_once_load_it_once() -> None:
         assert len(served.made) == 1
 
 
+def test_loading_one_does_not_hold_up_another() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load(reference: str) -> LLM:
+        if reference == "b.gguf":
+            begun.set()
+            assert go_on.wait(10)
+        return named(reference)
+
+    with serving(load, ["a.gguf", "b.gguf"]) as served:
+        ask(served, "a")
+        waits = threading.Thread(target=ask, args=(served, "b"))
+        waits.start()
+        assert begun.wait(10)
+        assert says_of(ask(served, "a")) == "a.gguf"
+        go_on.set()
+        waits.join()
+
+
 def test_a_model_that_cannot_be_loaded() -> None:
     def fails(_: str) -> LLM:
         raise MemoryLimitError("this model needs 7 GB, and there are 2")

@@ -27,9 +27,9 @@ class Metrics:
     def count(self, stats: Stats) -> None:
         """Adds an answer that has ended."""
         computed = stats.prompt_tokens - stats.cached_tokens
-        self.prompt_tokens += computed
         self.cached_tokens += stats.cached_tokens
-        if stats.prompt_tokens_per_s:
+        if stats.prompt_tokens_per_s:  # else it was cancelled before the prompt was done
+            self.prompt_tokens += computed
             self.prompt_seconds += computed / stats.prompt_tokens_per_s
         self.predicted_tokens += stats.generated_tokens
         if stats.generated_tokens_per_s:

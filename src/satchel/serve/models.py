@@ -92,16 +92,17 @@ class Models:
         Raises ModelNotFoundError, OverloadedError, and as `satchel.load` does.
         """
         name = await self.find(name)
-        async with self._changing:
-            loaded = self.loaded.get(name)
-            if loaded is None:
-                loaded = await self._bring(name)
-            loaded.n_users += 1
-            if loaded.timer:
-                loaded.timer.cancel()
-            if keep_alive_s != -1:
-                loaded.keep_alive_s = keep_alive_s
-            return loaded
+        loaded = self.loaded.get(name)
+        if loaded is None:
+            async with self._changing:
+                loaded = self.loaded.get(name) or await self._bring(name)
+        # nothing is awaited between here and there, so no one can have unloaded it
+        loaded.n_users += 1
+        if loaded.timer:
+            loaded.timer.cancel()
+        if keep_alive_s != -1:
+            loaded.keep_alive_s = keep_alive_s
+        return loaded
 
     def give(self, loaded: Loaded) -> None:
         """Lets go of a model; when no one holds it, its time runs."""
