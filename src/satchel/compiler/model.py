@@ -90,6 +90,9 @@ class CompiledModel:
             name: self._memories[name].array(np.int32, self._memories[name].n_bytes // 4)
             for name in ("tokens", "positions", "sequences", "tables", "wanted", "groups")
         }
+        self._tables = self._inputs["tables"].reshape(-1, max_pages(limits))
+        self._counts: dict[str, int] = {}
+        self._scalars: dict[str, int] = {}
         self._vocab = ready.vocab_size
         row = self.plan.buffer("logits").bytes // 4 // MAX_WANTED
         self._logits = (
@@ -178,11 +181,12 @@ class CompiledModel:
         for name in ("tokens", "positions", "sequences"):
             inputs[name][:n] = getattr(batch, name)
         inputs["wanted"][: len(batch.wanted)] = batch.wanted
-        width = max_pages(limits)
-        tables = inputs["tables"].reshape(-1, width)
-        tables[: len(batch.tables), : batch.tables.shape[1]] = batch.tables[:, :width]
+        n_sequences, width = batch.tables.shape
+        self._tables[:n_sequences, :width] = batch.tables[:, : self._tables.shape[1]]
         counts = {"tokens": n, "wanted": len(batch.wanted), **self._attention(batch)}
-        return self.executor.run(scalars_of(self.plan, counts), profile)
+        if counts != self._counts:  # they seldom differ from one decoded token to the next
+            self._counts, self._scalars = counts, scalars_of(self.plan, counts)
+        return self.executor.run(self._scalars, profile)
 
     def _attention(self, batch: Batch) -> dict[str, int]:
         """Write the batch's groups of queries; their number, and how their tiles are taken: whole,
@@ -190,7 +194,8 @@ class CompiledModel:
         """
         groups = query_groups(batch.sequences, batch.positions, self._group_tokens)
         self._inputs["groups"][: groups.size] = groups.reshape(-1)
-        n, until = len(groups), int(batch.positions.max()) + 1
+        last = batch.positions[0] if batch.n_tokens == 1 else batch.positions.max()
+        n, until = len(groups), int(last) + 1
         split = is_worth_splitting(n, self._n_kv, until, self.threads)
         parts = n * n_segments(until) if split else 0
         return {"groups": n, "whole": 0 if split else n, "parts": parts, "split": n if split else 0}

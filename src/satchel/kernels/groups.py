@@ -37,6 +37,8 @@ def query_groups(
     import numpy as np
 
     n = len(sequences)
+    if n == 1:
+        return np.array([(0, 1, sequences[0], 0)], np.int32)
     new = np.ones(n, bool)
     new[1:] = (sequences[1:] != sequences[:-1]) | (positions[1:] != positions[:-1] + 1)
     starts: list[int] = np.flatnonzero(new).tolist()
