@@ -19,6 +19,13 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    """The same, for tests that leave nothing behind."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def real(smollm2: Path) -> Iterator[Served]:
     """A server of SmolLM2."""
 

@@ -71,14 +71,14 @@ def test_a_key_is_asked_for() -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.com", "", "[", "localhost/x"]
 )
-def test_hosts_of_others_are_refused_on_loopback(served: Served, host: str) -> None:
-    answer = served.get("/v1/models", headers={"Host": host})
+def test_hosts_of_others_are_refused_on_loopback(shared: Served, host: str) -> None:
+    answer = shared.get("/v1/models", headers={"Host": host})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "bad_host")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:80", "[::1]:8080"])
-def test_own_hosts_are_fine(served: Served, host: str) -> None:
-    assert served.get("/v1/models", headers={"Host": host}).status_code == 200
+def test_own_hosts_are_fine(shared: Served, host: str) -> None:
+    assert shared.get("/v1/models", headers={"Host": host}).status_code == 200
 
 
 def test_pages_of_other_origins_are_refused(served: Served) -> None:
@@ -113,8 +113,8 @@ def test_pages_of_named_origins_are_let_in() -> None:
         (b'{"a":' * 40 + b"1" + b"}" * 40, "deeper"),
     ],
 )  # fmt: skip
-def test_bodies_that_are_no_json(served: Served, raw: bytes, says: str) -> None:
-    answer = served.post(COMPLETE, content=raw)
+def test_bodies_that_are_no_json(shared: Served, raw: bytes, says: str) -> None:
+    answer = shared.post(COMPLETE, content=raw)
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
 
@@ -125,9 +125,9 @@ def test_depth_is_counted_exactly() -> None:
         parse(b"[[[[1]]]]", 3)
 
 
-def test_bodies_that_are_no_objects(served: Served) -> None:
+def test_bodies_that_are_no_objects(shared: Served) -> None:
     for raw in (b"[]", b"3", b"null", b'"x"'):
-        assert served.post(COMPLETE, content=raw).status_code == 400
+        assert shared.post(COMPLETE, content=raw).status_code == 400
 
 
 def test_large_bodies_and_heads_are_refused() -> None:

@@ -86,19 +86,19 @@ def test_load_and_unload(served: Served) -> None:
     ],
 )
 def test_what_is_not_honoured_is_named(
-    served: Served, path: str, body: dict[str, Any], field: str
+    shared: Served, path: str, body: dict[str, Any], field: str
 ) -> None:
-    answer = served.post(path, {"model": "fake", **body})
+    answer = shared.post(path, {"model": "fake", **body})
     assert answer.status_code == 400
     assert field in answer.json()["error"]
 
 
-def test_errors_reach_the_client(served: Served) -> None:
+def test_errors_reach_the_client(shared: Served) -> None:
     with pytest.raises(ollama.ResponseError, match="there is no 'other'") as failed:
-        served.ollama().generate("other", "x")
+        shared.ollama().generate("other", "x")
     assert failed.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="leave no room") as failed:
-        list(served.ollama().generate("fake", "x" * 1000, stream=True))
+        list(shared.ollama().generate("fake", "x" * 1000, stream=True))
     assert failed.value.status_code == 400
 
 
@@ -121,10 +121,10 @@ def test_models_that_are_here(real: Served) -> None:
     assert done.message.content == real.llm.chat(HELLO, temperature=0, max_tokens=8).text
 
 
-def test_pull_takes_no_paths(served: Served) -> None:
+def test_pull_takes_no_paths(shared: Served) -> None:
     for name in ("/etc/passwd", "fake", "../x.gguf"):
         with pytest.raises(ollama.ResponseError, match="can't be pulled"):
-            served.ollama().pull(name)
+            shared.ollama().pull(name)
 
 
 def test_pull_finds_what_is_here(smollm2: Any) -> None:
@@ -134,8 +134,8 @@ def test_pull_finds_what_is_here(smollm2: Any) -> None:
         assert states == ["pulling smollm2", "success"]
 
 
-def test_version(served: Served) -> None:
-    assert served.get("/api/version").json()["version"]
+def test_version(shared: Served) -> None:
+    assert shared.get("/api/version").json()["version"]
 
 
 @pytest.mark.parametrize(

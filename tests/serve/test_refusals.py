@@ -41,10 +41,10 @@ HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
     ],
 )
 def test_a_field_that_is_not_honoured_is_named(
-    served: Served, path: str, field: str, value: Any
+    shared: Served, path: str, field: str, value: Any
 ) -> None:
     body = {"messages": HELLO} if path == CHAT else {"prompt": "x"}
-    answer = served.post(path, {**body, field: value})
+    answer = shared.post(path, {**body, field: value})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported", field)
     assert error["type"] == "invalid_request_error"
@@ -64,8 +64,8 @@ def test_a_field_that_is_not_honoured_is_named(
         ("messages[0].content", [{"role": "user"}]),
     ],
 )  # fmt: skip
-def test_a_value_that_makes_no_sense_is_named(served: Served, field: str, value: Any) -> None:
-    answer = served.post(CHAT, {"messages": HELLO, field.partition("[")[0]: value})
+def test_a_value_that_makes_no_sense_is_named(shared: Served, field: str, value: Any) -> None:
+    answer = shared.post(CHAT, {"messages": HELLO, field.partition("[")[0]: value})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "bad_option")
     assert error["param"].startswith(field)
@@ -80,16 +80,16 @@ def test_what_asks_for_nothing_is_taken(served: Served) -> None:
     assert answer.json()["choices"][0]["message"]["content"] == SAYS
 
 
-def test_two_limits_must_agree(served: Served) -> None:
-    answer = served.post(CHAT, {"messages": HELLO, "max_tokens": 4, "max_completion_tokens": 5})
+def test_two_limits_must_agree(shared: Served) -> None:
+    answer = shared.post(CHAT, {"messages": HELLO, "max_tokens": 4, "max_completion_tokens": 5})
     assert answer.json()["error"]["param"] == "max_tokens"
 
 
-def test_a_prompt_that_is_too_long_is_refused_and_never_cut(served: Served) -> None:
+def test_a_prompt_that_is_too_long_is_refused_and_never_cut(shared: Served) -> None:
     with pytest.raises(openai.BadRequestError) as failed:
-        served.openai().completions.create(model="fake", prompt="x" * 256)
+        shared.openai().completions.create(model="fake", prompt="x" * 256)
     assert failed.value.code == "context_length_exceeded"
-    streamed = served.post(COMPLETE, {"prompt": "x" * 256, "stream": True})
+    streamed = shared.post(COMPLETE, {"prompt": "x" * 256, "stream": True})
     assert streamed.status_code == 400  # not a 200 that breaks off
 
 
@@ -127,10 +127,10 @@ def test_one_who_does_not_read_is_left() -> None:
         asyncio.run(respond())
 
 
-def test_no_such_endpoint_or_method(served: Served) -> None:
-    answer = served.get("/v1/embeddings")
+def test_no_such_endpoint_or_method(shared: Served) -> None:
+    answer = shared.get("/v1/embeddings")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_endpoint")
-    answer = served.get(CHAT)
+    answer = shared.get(CHAT)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
