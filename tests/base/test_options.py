@@ -83,5 +83,5 @@ def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, n: int) -> None:
 @pytest.mark.parametrize("text", ["-1", "1.5G", "G", "many", "B"])
 def test_what_is_no_size(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("SATCHEL_PACKED_LIMIT", text)
-    with pytest.raises(OptionError, match="SATCHEL_PACKED_LIMIT=.* is no number of bytes"):
+    with pytest.raises(OptionError, match=r"SATCHEL_PACKED_LIMIT=.* is no number of bytes"):
         options()

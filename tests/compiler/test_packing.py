@@ -137,9 +137,7 @@ def test_damage_is_noticed_and_mended(model: Checkpoint, tmp_path: Path, damage:
     assert path.read_bytes() == whole
 
 
-def test_least_recently_used_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_least_recently_used_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [write_model(tmp_path / f"{i}.gguf", seed=i) for i in range(3)]
     paths = [packed_weights(m, tmp_path).path for m in models[:2]]
     for path, time in zip(paths, (2000, 1000), strict=True):
@@ -149,7 +147,8 @@ def test_least_recently_used_goes_first(
     monkeypatch.setenv("SATCHEL_PACKED_LIMIT", str(2 * size))
     third = packed_weights(models[2], tmp_path)
     check(models[2], third)
-    assert paths[0] is not None and third.path is not None
+    assert paths[0] is not None
+    assert third.path is not None
     assert entries(tmp_path) == sorted([paths[0].name, third.path.name])
 
 
@@ -165,7 +164,8 @@ def test_over_the_limit_nothing_is_kept_or_lost(
     other = write_model(tmp_path / "other.gguf", seed=1)
     made = packed_weights(other, tmp_path)
     check(other, made)
-    assert made.path is None and entries(tmp_path) == [kept.name]
+    assert made.path is None
+    assert entries(tmp_path) == [kept.name]
     assert "SATCHEL_PACKED_LIMIT" in capsys.readouterr().err
 
 
@@ -219,7 +219,8 @@ def test_leftovers_of_a_dead_process_go(model: Checkpoint, tmp_path: Path) -> No
     folder.mkdir()
     (folder / "half.weights.0123.tmp").write_bytes(bytes(100))
     made = packed_weights(model, tmp_path)
-    assert made.path is not None and entries(tmp_path) == [made.path.name]
+    assert made.path is not None
+    assert entries(tmp_path) == [made.path.name]
 
 
 RACER = """
@@ -248,7 +249,8 @@ def test_racing_processes_make_it_once(model: Checkpoint, tmp_path: Path) -> Non
         for _ in range(3)
     ]
     for racer in racers:
-        assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
@@ -259,4 +261,5 @@ def test_racing_processes_make_it_once(model: Checkpoint, tmp_path: Path) -> Non
 
 def test_rows_beyond_the_matrix_are_blocks_of_zeros(model: Checkpoint) -> None:
     made = bytes_of(packed_weights(model, None), "floats").reshape(ROW, ROWS, 2)
-    assert not made[:, 7:].any() and made[:, :7].any()
+    assert not made[:, 7:].any()
+    assert made[:, :7].any()

@@ -1,6 +1,6 @@
 """Matrix products: every format on every target, against decoded weights in float64."""
 
-# ruff: noqa: A002 (`format` is our word for it)
+
 
 from __future__ import annotations
 

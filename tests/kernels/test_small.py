@@ -1,6 +1,6 @@
 """Norms, embeddings, activations and picked rows against the graph's meanings."""
 
-# ruff: noqa: A002 (`format` is our word for it)
+
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random weights in every format, and what they are worth."""
 
-# ruff: noqa: A002 (`format` is our word for it)
+
 
 from __future__ import annotations
 

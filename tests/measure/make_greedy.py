@@ -1,4 +1,5 @@
-"""Makes greedy.json: what llama.cpp writes greedily, token by token, and how far its best candidate was ahead each time.
+"""Makes greedy.json: what llama.cpp writes greedily, token by token, and how far its best candidate
+was ahead each time.
 
     python tests/measure/make_greedy.py MODEL.gguf... > tests/measure/greedy.json
 

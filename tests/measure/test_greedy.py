@@ -1,7 +1,9 @@
-"""Greedy text equals llama.cpp's wherever its two best candidates are further apart than the noise between the two engines.
+"""Greedy text equals llama.cpp's wherever its two best candidates are further apart than the noise
+between the two engines.
 
-greedy.json comes from make_greedy.py. The noise: over 1,024 tokens of text, the gap of the two best differed between the
-engines by at most 0.56 (SmolLM2) and 0.63 (Gemma), with a standard deviation of 0.12 and 0.16.
+greedy.json comes from make_greedy.py. The noise: over 1,024 tokens of text, the gap of the two
+best differed between the engines by at most 0.56 (SmolLM2) and 0.63 (Gemma), with a standard
+deviation of 0.12 and 0.16.
 """
 
 from __future__ import annotations

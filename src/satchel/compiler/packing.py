@@ -40,7 +40,8 @@ _MAGIC = "satchel packed"
 
 def offsets_of(weights: Mapping[str, Weight]) -> tuple[dict[str, int], int]:
     """Where each weight's bytes begin after the header, and the bytes of all."""
-    at, offsets = 0, {}
+    at = 0
+    offsets: dict[str, int] = {}
     for name, weight in weights.items():
         if not isinstance(weight, FileRows):
             offsets[name] = at

@@ -8,8 +8,8 @@ from dataclasses import replace
 from satchel.archs import trace
 from satchel.compiler.fuse_products import fuse_products
 from satchel.compiler.fuse_small import fuse_small
-from satchel.compiler.lower import lower_graph
 from satchel.compiler.limits import Limits
+from satchel.compiler.lower import lower_graph
 from satchel.compiler.lowering import Lowered
 from satchel.compiler.place_quantize import place_quantize
 from satchel.compiler.plan_cache import Ready

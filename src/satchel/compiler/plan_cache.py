@@ -52,7 +52,8 @@ def parse_ready(text: str) -> Ready:
     first, _, plan = text.partition("\n")
     rest: dict[str, Any] = json.loads(first, object_hook=_with_tuples)
     weights = {name: _weight(*entry) for name, entry in rest["weights"].items()}
-    return Ready(parse_plan(plan), **rest | {"weights": weights})
+    numbers = (rest[name] for name in ("n_kv", "group_tokens", "vocab_size"))
+    return Ready(parse_plan(plan), weights, *numbers)
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
