@@ -54,10 +54,13 @@ class ByteLevel:
         """The bytes that a token stands for."""
         text, kind = self.vocabulary.texts[token], self.vocabulary.kinds[token]
         if kind == Kind.NORMAL and token not in self.vocabulary.structural:
-            return b"".join(
-                bytes((LETTER_TO_BYTE[code],)) if code in LETTER_TO_BYTE else chr(code).encode()
-                for code in map(ord, text)
-            )
+            try:
+                return bytes([LETTER_TO_BYTE[ord(letter)] for letter in text])
+            except KeyError:  # a letter that stands for itself
+                return b"".join(
+                    bytes((LETTER_TO_BYTE[code],)) if code in LETTER_TO_BYTE else chr(code).encode()
+                    for code in map(ord, text)
+                )
         return special_piece(text, kind)
 
     def _encode_word(self, word: str) -> tuple[int, ...]:

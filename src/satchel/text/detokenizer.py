@@ -24,9 +24,12 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The text that the token completes, often "". Raises TextError for an unknown id."""
-        piece = self._tokenizer.decode_bytes([token], self._skip_special, self._at_start)
-        if self._at_start and self._tokenizer.decode_bytes([token], self._skip_special):
+        if self._skip_special and self._tokenizer.is_special(token):
+            return ""
+        piece = self._tokenizer.piece(token)
+        if self._at_start and piece:
             self._at_start = False
+            piece = self._tokenizer.decode_bytes([token], at_start=True)
         return self._decoder.decode(piece)
 
     def flush(self) -> str:
