@@ -134,7 +134,8 @@ def test_names_of_instruction_sets_stay_in_their_rooms(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_names_of_architectures_stay_in_their_rooms(path: Path) -> None:
-    if room(path) in ARCH_ROOMS:
+    is_a_table_of_real_models = path.relative_to(SOURCE).as_posix() == "measure/shapes.py"
+    if room(path) in ARCH_ROOMS or is_a_table_of_real_models:
         return
     for node in ast.walk(tree(path)):
         said = {

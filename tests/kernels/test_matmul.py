@@ -1,7 +1,5 @@
 """Matrix products: every format on every target, against decoded weights in float64."""
 
-
-
 from __future__ import annotations
 
 from dataclasses import dataclass

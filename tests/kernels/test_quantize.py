@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from satchel.graph import ops
-from satchel.kernels.quantize import BLOCK_BYTES, CODES, norm_quantize, quantize
+from satchel.kernels.quantize import BLOCK_BYTES, CODES, SCALE, norm_quantize, quantize
 from satchel.lang.target import TARGETS
 
 Floats = NDArray[np.float32]
@@ -96,3 +96,14 @@ def test_norm_then_codes(target: str, digits: int) -> None:
     step = np.abs(want.reshape(7, -1, CODES)).max(-1, keepdims=True) / 127
     step = step / (254 if digits == 2 else 1)
     assert np.all(np.abs((worth(out) - want).reshape(7, -1, CODES)) <= 0.51 * step + 1e-5)
+
+
+@pytest.mark.parametrize("target", here())
+@pytest.mark.parametrize("lane", [0, 15, 16, 31])
+def test_a_nan_is_never_lost(target: str, lane: int) -> None:
+    """Wherever in a block it stands: the block's scale is a NaN, and so is every product with it."""
+    x = np.ones((1, 64), np.float32)
+    x[0, lane] = np.nan
+    d = [float(b[SCALE : SCALE + 4].view(np.float32)[0]) for b in quantized(x, target)[0, 0]]
+    assert np.isnan(d[0])
+    assert d[1] == np.float32(1) * np.float32(1 / 127.0)

@@ -1,7 +1,5 @@
 """Norms, embeddings, activations and picked rows against the graph's meanings."""
 
-
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random weights in every format, and what they are worth."""
 
-
-
 from __future__ import annotations
 
 import numpy as np

@@ -28,10 +28,11 @@ FIRST, LAST, ALL = 0, 1, 2  # which sum
 
 def quantize_block(out: Row, x: tuple[V, V], finer: Row | None = None) -> None:
     """Write a block: code = round(x / d), d = max |x| / 127; all zero where x is. `x` is 2 x 16
-    lanes.
+    lanes. A block with a NaN or an infinity in it has a NaN for d, so that its products are NaN.
     """
     top = maximum(absolute(x[0]), absolute(x[1])).top()
-    d = top * (1.0 / 127.0)
+    broken = ((x[0] - x[0]) + (x[1] - x[1])).sum()  # 0.0, or NaN: a maximum may lose a NaN
+    d = top * (1.0 / 127.0) + broken
     inverse = splat(select(d > 1e-35, 1.0 / d, 0.0))
     scaled = [v * inverse for v in x]
     codes = [round_i32(v) for v in scaled]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from satchel.base.dtypes import f16, f32
 from satchel.kernels.norm import rms_scale
@@ -64,63 +63,32 @@ def turned(
 
 @kernel
 def rope_store(
-    lo: size,
-    hi: size,
-    q_out: Out.f32,
-    kv: Out.u8,
-    q: In.f32,
-    k: In.f32,
-    v: In.f32,
-    positions: In.i32,
-    sequences: In.i32,
-    tables: In.i32,
-    turns: In.f32,
-    q_weight: In.f32,
-    k_weight: In.f32,
-    max_pages: size,
-    q_stride: size,
-    k_stride: size,
-    v_stride: size,
-    scale: real,
+    lo: size, hi: size, q_out: Out.f32, kv: Out.u8, q: In.f32, k: In.f32, v: In.f32,
+    positions: In.i32, sequences: In.i32, tables: In.i32, turns: In.f32, q_weight: In.f32,
+    k_weight: In.f32, max_pages: size, q_stride: size, k_stride: size, v_stride: size, scale: real,
     eps: real,
-    *,
-    n_heads: int,
-    n_kv: int,
-    head_dim: int,
-    dims: int,
-    pairs: str,
-    normed: bool,
-):
+    *, n_heads: int, n_kv: int, head_dim: int, dims: int, pairs: str, normed: bool,
+):  # fmt: skip
     """Tile t: token t. q_out[t] = its heads, turned and times scale * log2(e); k, turned, and v go
     to the token's slot.
     """
+    page_bytes = n_kv * head_bytes(head_dim)
     for t in loop(lo, hi):
-        position = index(positions[t])
+        position, slot = index(positions[t]), index(positions[t]) % PAGE
         turn = turns.at(position * dims)
-        page = page_address(
-            kv, tables, index(sequences[t]), position, max_pages, n_kv * head_bytes(head_dim)
-        )
-        slot = position % PAGE
+        page = page_address(kv, tables, index(sequences[t]), position, max_pages, page_bytes)
 
-        def factor_of(row: Row) -> Any:
-            return rms_scale(row, head_dim, eps) if normed else None
+        def pieces(head: Row, weight: Row, turn: Row = turn) -> list[tuple[int, V]]:
+            """A head normed, if it is to be, and turned."""
+            factor = rms_scale(head, head_dim, eps) if normed else cast(index(1), f32)
+            return turned(head, turn, head_dim, dims, pairs, factor, weight if normed else None)
 
         for h in loop(n_heads):
-            head = q.at(t * q_stride + h * head_dim)
-            norm = factor_of(head)
-            first = norm if norm is not None else cast(index(1), f32)
-            for at, x in turned(
-                head, turn, head_dim, dims, pairs, first, q_weight if normed else None
-            ):
+            for at, x in pieces(q.at(t * q_stride + h * head_dim), q_weight):
                 q_out.store(x * splat(scale * LOG2E, x.lanes), (t * n_heads + h) * head_dim + at)
         for h in loop(n_kv):
             here = page.past(h * head_bytes(head_dim))
-            head = k.at(t * k_stride + h * head_dim)
-            norm = factor_of(head)
-            first = norm if norm is not None else cast(index(1), f32)
-            for at, x in turned(
-                head, turn, head_dim, dims, pairs, first, k_weight if normed else None
-            ):
+            for at, x in pieces(k.at(t * k_stride + h * head_dim), k_weight):
                 short = storable(x)
                 for i in range(x.lanes):
                     here.past(key_offset(at + i, slot), f16).store(short[i])
