@@ -230,8 +230,8 @@ def largest(row: Row, maxima: Row, k: int) -> tuple[list[int], list[float]]:
     high = (near >= floor).nonzero()[0]
     values = near[high]
     order = (-values).argsort(kind="stable")[:k]
-    places = high[order]
-    return (strips[places // STRIP] * STRIP + places % STRIP).tolist(), values[order].tolist()
+    at, within = np.divmod(high[order], STRIP)
+    return (strips[at] * STRIP + within).tolist(), values[order].tolist()
 
 
 def in_strips(row: Row) -> Row:

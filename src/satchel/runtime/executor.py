@@ -95,12 +95,14 @@ class Executor:
             if self._crew is None:
                 raise KernelError("the executor is closed")
             tables = self._tables
-            if scalars != self._given:
+            given_anew = scalars != self._given
+            if given_anew:
                 self._give(scalars)
             if profile:
                 return tables.profiled(self._native, self.threads)
             self._native.run(tables.address)
-            tables.control["n_patches"] = 0  # the scalars are in place
+            if given_anew:
+                tables.control["n_patches"] = 0  # the scalars are in place
             return None
 
     def close(self) -> None:
