@@ -17,11 +17,19 @@ from satchel.measure import shapes, tune
 from satchel.measure.tune import candidates
 
 
+def others(share: float) -> Callable[[frozenset[int], float], float]:
+    def run(cpus: frozenset[int], seconds: float) -> float:
+        return share
+
+    return run
+
+
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tiny model's path; the cache is an empty folder, and samples are short."""
     monkeypatch.setenv("SATCHEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tune, "BUDGET_S", 0.1)
+    monkeypatch.setattr(tune, "others_share", others(0.0))
     return str(write_tiny(tmp_path / "tiny.gguf"))
 
 
@@ -63,10 +71,10 @@ def test_a_cache_that_can_not_be_written(model: str, call: Call, tmp_path: Path)
 
 
 def fake_tune(threads: int, busy: bool) -> Callable[[Checkpoint, str], tuple[Tuned, None]]:
-    def tune(_: Checkpoint, name: str) -> tuple[Tuned, None]:
+    def run(_: Checkpoint, name: str) -> tuple[Tuned, None]:
         return Tuned(threads, name, busy, (Trial(threads, 1.0, 1.0),)), None
 
-    return tune
+    return run
 
 
 BENCH = ("-p", "4", "-n", "0", "-r", "1", "--json")
@@ -89,13 +97,41 @@ def test_the_first_bench_tunes(
     assert json.loads(path.read_text())["threads"] == 1
 
 
+@pytest.mark.parametrize(("before", "meanwhile"), [(0.5, False), (0.0, True)])
 def test_a_busy_machine_is_not_tuned_by_the_way(
-    model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    before: float,
+    meanwhile: bool,
+    model: str,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(tune, "tune", fake_tune(1, busy=True))
+    monkeypatch.setattr(tune, "others_share", others(before))
+    monkeypatch.setattr(tune, "tune", fake_tune(1, busy=meanwhile))
     done = call("bench", model, *BENCH)
     assert "this machine is busy" in done.err
     assert json.loads(done.out)["threads"] == this_machine().default_threads
     assert not (tmp_path / "cache" / "tuned").exists()
     asked = call("bench", model, *BENCH, "-t", "1")
     assert (asked.code, asked.err) == (0, "")
+
+
+def test_the_first_serve_tunes(
+    model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from satchel.serve import run
+
+    served: list[list[str]] = []
+
+    def serve(references: list[str], *_: object) -> int:
+        served.append(references)
+        return 0
+
+    monkeypatch.setattr(run, "serve", serve)
+    monkeypatch.setattr(tune, "tune", fake_tune(1, busy=False))
+    for words in (["serve"], ["serve", model, "-t", "2"]):
+        assert call(*words).err == ""
+    first = json.loads(call("serve", model, "--log-json").err)
+    assert (first["event"], first["said"][:22]) == ("tuned", "1 thread measured best")
+    assert call("serve", model).err == ""
+    assert served == [[], [model], [model], [model]]

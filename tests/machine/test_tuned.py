@@ -16,7 +16,7 @@ from satchel.base import version
 from satchel.base.errors import CacheError
 from satchel.machine import Machine, tuned
 from satchel.machine.fakes import HYBRID_LAPTOP, SMALL_BOARD
-from satchel.machine.load import LoadMeter, busy_s
+from satchel.machine.load import LoadMeter, busy_s, others_share
 from satchel.machine.tuned import (
     Trial,
     Tuned,
@@ -144,3 +144,5 @@ def test_a_share_is_a_share() -> None:
     with LoadMeter(frozenset({0})) as load:
         sum(range(200_000))
     assert 0 <= load.share <= 1
+    assert 0 <= others_share(frozenset({0}), 0.01) <= 1
+    assert others_share(frozenset({4095}), 0) == 0  # a CPU that is not there

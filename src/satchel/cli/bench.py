@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from satchel.base import log
 from satchel.base.errors import OptionError
 from satchel.cli.output import as_json, table
-from satchel.cli.tune import ensure
+from satchel.cli.tune import first_use
 from satchel.files.store import resolve
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def bench(args: argparse.Namespace) -> int:
     with model_file(args) as (name, path):
         from satchel.files.checkpoint import open_checkpoint
 
-        ensure(args.threads, path, name)
+        if said := first_use(args.threads, path, name):
+            log.note(f"satchel: {said}")
         checkpoint = open_checkpoint(path)
         if args.profile:
             profile(args, name, checkpoint)

@@ -7,12 +7,15 @@ from functools import partial
 
 import satchel
 from satchel.base.errors import UnsupportedError
+from satchel.cli.tune import first_use
+from satchel.files.store import resolve
 
 
 def serve(args: argparse.Namespace) -> int:
     """Serves until SIGTERM or Ctrl-C."""
     try:
         from satchel.serve import run
+        from satchel.serve.journal import Journal
         from satchel.serve.settings import Settings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
@@ -35,4 +38,8 @@ def serve(args: argparse.Namespace) -> int:
     load = partial(
         satchel.load, context=args.ctx_size, threads=args.threads, parallel=args.parallel
     )
+    if args.models and args.threads is None:
+        path = resolve(args.models[0])
+        if said := first_use(None, path, args.models[0]):
+            Journal(args.log_json).write("tuned", said=said)
     return run.serve(args.models, settings, load)

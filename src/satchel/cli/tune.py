@@ -75,11 +75,9 @@ def text(found: Tuned) -> str:
     return table(("threads", "prompt tokens/s", "generated tokens/s", ""), rows)
 
 
-def ensure(threads: int | None, path: Path, name: str) -> None:
-    """On first use, unless the user names a number of threads: tune, and say what was chosen."""
+def first_use(threads: int | None, path: Path, name: str) -> str | None:
+    """On first use, unless the user names a number of threads: tune; a line of what was chosen."""
     from satchel.files.checkpoint import open_checkpoint
     from satchel.measure.tune import ensure_tuned
 
-    said = None if threads is not None else ensure_tuned(open_checkpoint(path), name)
-    if said is not None:
-        log.note(f"satchel: {said}")
+    return None if threads is not None else ensure_tuned(open_checkpoint(path), name)

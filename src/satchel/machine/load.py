@@ -45,3 +45,10 @@ class LoadMeter:
             others = after - before - (time.process_time() - own)
             room = (time.perf_counter() - begin) * len(self._cpus)
             self.share = min(1.0, max(0.0, others / room)) if room else 0.0
+
+
+def others_share(cpus: frozenset[int], seconds: float) -> float:
+    """The share of these CPUs that others take now, seen by waiting a while."""
+    with LoadMeter(cpus) as load:
+        time.sleep(seconds)
+    return load.share

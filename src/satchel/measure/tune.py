@@ -21,7 +21,7 @@ from satchel.base.options import options
 from satchel.compiler.model import CompiledModel, load_model
 from satchel.files.checkpoint import Checkpoint
 from satchel.machine import Machine, this_machine
-from satchel.machine.load import LoadMeter
+from satchel.machine.load import LoadMeter, others_share
 from satchel.machine.tuned import Trial, Tuned, keep_tuned, read_tuned
 from satchel.measure.bench import Case, Runner
 from satchel.runtime.batch import PAGE
@@ -31,6 +31,7 @@ BUDGET_S = 4.0  # of all samples together
 MOST_SAMPLE_S = 0.1
 ROUNDS = 5
 NOISE = 0.03
+LOOK_S = 0.2  # how long to look whether others are at work
 BUSY = 0.1  # a greater share of the processors that others take makes a choice a guess
 PROMPT, GENERATE = 256, 64  # tokens of a sample, or fewer where these take too long
 LEAST_PROMPT, LEAST_GENERATE = 16, 2
@@ -115,13 +116,15 @@ def ensure_tuned(checkpoint: Checkpoint, name: str) -> str | None:
     """On first use of a machine, tune it with this model; a line that says what was chosen, or None
     when it was tuned before.
 
-    What is measured while others take the processors is not kept. Raises as loading does.
+    While others take the processors nothing is measured, or it is not kept. Raises as loading does.
     """
     machine, folder = this_machine(), options().cache_dir
     if read_tuned(folder, machine) is not None:
         return None
-    tuned, _ = tune(checkpoint, name)
-    if tuned.busy:
+    tuned = None
+    if others_share(machine.allowed, LOOK_S) <= BUSY:
+        tuned, _ = tune(checkpoint, name)
+    if tuned is None or tuned.busy:
         return (
             f"this machine is busy, so it was not tuned: {count(machine.default_threads)}, as by "
             "default; run satchel tune when it is quiet, or use -t"
