@@ -18,7 +18,7 @@ test: $(VENV)/installed-dev tools
 	$(VENV)/bin/python -m pytest
 
 check: lint
-	$(VENV)/bin/python -m pytest -q -m "not slow"
+	$(VENV)/bin/python -m pytest -q -m "not slow" -n auto
 
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff format --check .

@@ -10,9 +10,13 @@ REAL_MODELS = ("smollm2", "gemma3")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that needs a real model is slow."""
+    """A test that needs a real model is slow, whether it names the fixture or is given its name."""
     for item in items:
-        if set(REAL_MODELS) & set(getattr(item, "fixturenames", ())):
+        given = getattr(item, "callspec", None)
+        values = (
+            [value for value in given.params.values() if isinstance(value, str)] if given else []
+        )
+        if set(REAL_MODELS) & {*getattr(item, "fixturenames", ()), *values}:
             item.add_marker(pytest.mark.slow)
 
 

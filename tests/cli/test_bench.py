@@ -28,12 +28,14 @@ def lines(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_shape_leaves_nothing_behind(call: Call, cache: Path) -> None:
     pp, tg = lines(call(*TOY, "--json").out)
     assert (pp["model"], pp["test"], tg["test"]) == ("toy q4_0", "pp16", "tg2")
     assert not list((cache / "packed").glob("*.weights"))
 
 
+@pytest.mark.slow
 def test_a_shape_that_is_kept(call: Call, tmp_path: Path) -> None:
     kept = tmp_path / "toy.gguf"
     words = [*TOY, "--format", "Q8_0", "--keep", str(kept), "--json"]
@@ -42,11 +44,13 @@ def test_a_shape_that_is_kept(call: Call, tmp_path: Path) -> None:
     assert call("bench", str(kept), "-p", "4", "-n", "0", "-r", "1", "-t", "1").code == 0
 
 
+@pytest.mark.slow
 def test_a_depth(call: Call) -> None:
     pp, _ = lines(call(*TOY, "-d", "100", "--json").out)
     assert (pp["test"], pp["depth"]) == ("pp16 @ d100", 100)
 
 
+@pytest.mark.slow
 def test_slower_than_a_baseline(call: Call, cache: Path) -> None:
     saved = call(*TOY, "--save", "now")
     assert saved.code == 0
@@ -68,6 +72,7 @@ def test_slower_than_a_baseline(call: Call, cache: Path) -> None:
     assert found.out.count("faster") == 2
 
 
+@pytest.mark.slow
 def test_a_profile(call: Call) -> None:
     found = lines(call(*TOY, "--profile", "--json").out)
     assert {line["kind"] for line in found} == {"limits", "step", "kernel", "engine"}
@@ -96,6 +101,7 @@ def test_one_line_says_what_is_wrong(words: list[str], said: str, call: Call) ->
     assert said in done.err
 
 
+@pytest.mark.slow
 def test_json_has_what_readers_count_on(call: Call) -> None:
     for line in lines(call(*TOY, "--json").out):
         assert set(Result.__annotations__) | {"fraction_of_limit"} == set(line)

@@ -37,6 +37,7 @@ def test_show(model: str, call: Call) -> None:
     assert (failed.code, failed.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_bench(model: str, call: Call) -> None:
     words = ["bench", model, "-p", "16", "-n", "2", "-r", "1", "-t", "1"]
     pp, tg = lines(call(*words, "--json").out)

@@ -364,4 +364,4 @@ class Crowd(RuleBasedStateMachine):
 
 
 Crowd.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestCrowd = Crowd.TestCase
+TestCrowd = pytest.mark.slow(Crowd.TestCase)

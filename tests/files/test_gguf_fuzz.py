@@ -94,6 +94,7 @@ def attack(path: Path, files: list[bytes]) -> int:
     return len(messages)
 
 
+@pytest.mark.slow
 def test_damaged_files_end_in_our_errors_and_little_memory(
     seeds: list[bytes], tmp_path: Path
 ) -> None:

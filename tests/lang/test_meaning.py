@@ -254,6 +254,7 @@ def test_exp2_is_as_near_as_it_says() -> None:
             assert np.max(abs(got / want - 1)) < 2.5e-7
 
 
+@pytest.mark.slow
 def test_short_floats_are_exact() -> None:
     """Against numpy's own halfs, and bf16 as the upper half of an f32."""
     for case in cases():

@@ -35,6 +35,7 @@ def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_rounds_in_turns(llama: Path, tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "tiny.gguf")
     sizes = ["-p", "16", "-n", "4", "-d", "32", "-t", "1", "-r", "3"]
@@ -52,6 +53,7 @@ def test_rounds_in_turns(llama: Path, tmp_path: Path) -> None:
     assert all((a["-d"], a["-t"], a["-fa"]) == ("32", "1", "1") for a in asked)
 
 
+@pytest.mark.slow
 def test_what_does_not_work(llama: Path, tmp_path: Path) -> None:
     missing = run("--llama-bench", "none", tmp_path=tmp_path)
     assert missing.returncode == 2
