@@ -33,6 +33,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(write_tiny(tmp_path / "tiny.gguf"))
 
 
+@pytest.mark.slow
 def test_tune(model: str, call: Call) -> None:
     done = call("tune", model, "--json")
     assert done.code == 0
@@ -80,6 +81,7 @@ def fake_tune(threads: int, busy: bool) -> Callable[[Checkpoint, str], tuple[Tun
 BENCH = ("-p", "4", "-n", "0", "-r", "1", "--json")
 
 
+@pytest.mark.slow
 def test_the_first_bench_tunes(
     model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(MANNERS.parents[1] / "src"))
 
 
+@pytest.mark.slow
 def test_both_engines_in_turns(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "tiny.gguf")
     llama = tmp_path / "llama-bench"
@@ -43,6 +44,7 @@ def test_both_engines_in_turns(tmp_path: Path) -> None:
     assert [(a["-n"], a["-t"]) for a in asked] == [("4", "2")] * 6
 
 
+@pytest.mark.slow
 def test_ours_alone(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "tiny.gguf")
     done = run(str(model), "-n", "2", "-t", "1", "-r", "1")
@@ -50,6 +52,7 @@ def test_ours_alone(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["engine"] == "satchel"
 
 
+@pytest.mark.slow
 def test_what_does_not_work() -> None:
     missing = run("--llama-bench", "none")
     assert missing.returncode == 2
