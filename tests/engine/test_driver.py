@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -139,7 +140,15 @@ def test_a_cancelled_stream_ends_with_its_stats() -> None:
     assert stream.result().tokens == stream.tokens
 
 
-def test_an_interrupt_ends_the_answer_and_nothing_else() -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, in jobs of a shell's background too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_the_answer_and_nothing_else(interruptible: None) -> None:
     driver = Driver(Engine(Slow(context_length=1024)))
     timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
     with start(driver, [1], 1000) as stream:
