@@ -449,8 +449,8 @@ def real(smollm2: Path) -> Iterator[LLM]:
 
 
 def test_a_real_model_answers(real: LLM) -> None:
-    done = real.chat("What is the capital of France?", max_tokens=30, **GREEDY)
-    assert "Paris" in done.text
+    done = real.chat("Why is the sky blue? Answer in two sentences.", max_tokens=120, **GREEDY)
+    assert "scattering" in done.text  # as llama.cpp answers, word for word until there
     assert done.stats.finish_reason == "stop"
 
 
