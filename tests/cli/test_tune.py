@@ -29,6 +29,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tiny model's path; the cache is an empty folder, and samples are short."""
     monkeypatch.setenv("SATCHEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tune, "BUDGET_S", 0.1)
+    monkeypatch.setattr(tune, "BUSY", 1.0)  # whatever runs beside the tests
     monkeypatch.setattr(tune, "others_share", others(0.0))
     return str(write_tiny(tmp_path / "tiny.gguf"))
 
@@ -71,6 +72,16 @@ def test_a_cache_that_can_not_be_written(model: str, call: Call, tmp_path: Path)
     assert json.loads(done.out)["kept"] is None
 
 
+def test_what_was_measured_beside_others_is_not_kept(
+    model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tune, "BUSY", -1.0)
+    done = call("tune", model)
+    assert (done.code, done.out.count("chosen")) == (0, 1)
+    assert "not kept, as others took much of the processors" in done.err
+    assert not (tmp_path / "cache" / "tuned").exists()
+
+
 def fake_tune(threads: int, busy: bool) -> Callable[[Checkpoint, str], tuple[Tuned, None]]:
     def run(_: Checkpoint, name: str) -> tuple[Tuned, None]:
         return Tuned(threads, name, busy, (Trial(threads, 1.0, 1.0),)), None
@@ -99,7 +110,7 @@ def test_the_first_bench_tunes(
     assert json.loads(path.read_text())["threads"] == 1
 
 
-@pytest.mark.parametrize(("before", "meanwhile"), [(0.5, False), (0.0, True)])
+@pytest.mark.parametrize(("before", "meanwhile"), [(1.5, False), (0.0, True)])
 def test_a_busy_machine_is_not_tuned_by_the_way(
     before: float,
     meanwhile: bool,

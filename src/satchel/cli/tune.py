@@ -31,12 +31,13 @@ def tune(args: argparse.Namespace) -> int:
         return 0
     found = measured(args.model)
     kept: Path | None = None
-    try:
-        kept = keep_tuned(folder, machine, found)
-    except CacheError as error:
-        log.warning(f"what was measured can't be kept: {error}")
     if found.busy:
-        log.warning("other programs took much of the processors: tune again when it is quiet")
+        log.warning("not kept, as others took much of the processors: tune when it is quiet")
+    else:
+        try:
+            kept = keep_tuned(folder, machine, found)
+        except CacheError as error:
+            log.warning(f"what was measured can't be kept: {error}")
     if args.json:
         print(as_json(asdict(found) | {"kept": None if kept is None else str(kept)}))
     else:

@@ -35,7 +35,7 @@ class Tuned:
 
     threads: int
     model: str  # what was run
-    busy: bool  # other programs took much of the processors meanwhile
+    busy: bool  # other programs took much of the processors meanwhile: not to be kept
     trials: tuple[Trial, ...]
 
 

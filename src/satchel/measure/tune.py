@@ -32,7 +32,7 @@ MOST_SAMPLE_S = 0.1
 ROUNDS = 5
 NOISE = 0.03
 LOOK_S = 0.2  # how long to look whether others are at work
-BUSY = 0.1  # a greater share of the processors that others take makes a choice a guess
+BUSY = 0.15  # a greater share of the processors that others take makes a choice a guess
 PROMPT, GENERATE = 256, 64  # tokens of a sample, or fewer where these take too long
 LEAST_PROMPT, LEAST_GENERATE = 16, 2
 
