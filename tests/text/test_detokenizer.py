@@ -34,6 +34,13 @@ def test_a_stream_from_the_start_is_what_decode_says(
     assert text == tokenizer.decode(ids, skip_special)
 
 
+def test_a_special_token_may_begin_what_is_shown() -> None:
+    for tokenizer in TOKENIZERS.values():
+        stream = Detokenizer(tokenizer, skip_special=False, at_start=True)
+        special = next(i for i in range(tokenizer.vocab_size) if tokenizer.is_special(i))
+        assert stream.push(special) + stream.flush() == tokenizer.text_of(special) != ""
+
+
 @given(name=NAMES, text=st.sampled_from(HARD) | st.text(st.characters(exclude_categories=["Cs"])))
 def test_no_half_characters(name: str, text: str) -> None:
     tokenizer = TOKENIZERS[name]

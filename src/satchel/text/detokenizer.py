@@ -29,7 +29,7 @@ class Detokenizer:
         piece = self._tokenizer.piece(token)
         if self._at_start and piece:
             self._at_start = False
-            piece = self._tokenizer.decode_bytes([token], at_start=True)
+            piece = self._tokenizer.decode_bytes([token], self._skip_special, at_start=True)
         return self._decoder.decode(piece)
 
     def flush(self) -> str:
