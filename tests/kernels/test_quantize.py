@@ -101,7 +101,7 @@ def test_norm_then_codes(target: str, digits: int) -> None:
 @pytest.mark.parametrize("target", here())
 @pytest.mark.parametrize("lane", [0, 15, 16, 31])
 def test_a_nan_is_never_lost(target: str, lane: int) -> None:
-    """Wherever in a block it stands: the block's scale is a NaN, and so is every product with it."""
+    """Wherever in a block it stands, the block's scale is a NaN, and so are all products of it."""
     x = np.ones((1, 64), np.float32)
     x[0, lane] = np.nan
     d = [float(b[SCALE : SCALE + 4].view(np.float32)[0]) for b in quantized(x, target)[0, 0]]
