@@ -80,3 +80,14 @@ def test_a_warm_start_imports_no_compiler(tmp_path: Path) -> None:
         assert model.lowered.plan.steps
     command = [sys.executable, "-c", WARM, str(path), str(tmp_path)]
     assert subprocess.run(command, capture_output=True, check=True).stdout.strip() == b"[]"
+
+
+def test_another_context_packs_no_matrix_anew(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(write_tiny("llama", tmp_path / "model.gguf"))
+
+    def packed(context: int) -> set[Path]:
+        with load_model(checkpoint, context=context, threads=1, cache=tmp_path) as model:
+            return set(model.packed_files)
+
+    assert len(packed(64) & packed(128)) == 1
+    assert len(packed(64) | packed(128)) == 3  # of these, two with the turns of a context

@@ -88,8 +88,9 @@ def run(
 
 def forget_weights(args: argparse.Namespace, model: CompiledModel) -> None:
     """The weights that were packed for a file that no one will see again."""
-    if args.shape is not None and args.keep is None and model.packed_file is not None:
-        model.packed_file.unlink(missing_ok=True)
+    if args.shape is not None and args.keep is None:
+        for packed in model.packed_files:
+            packed.unlink(missing_ok=True)
 
 
 def print_results(results: list[Result], *, json: bool) -> None:

@@ -57,8 +57,8 @@ def measured(model: str | None) -> Tuned:
         return trials.tune(open_checkpoint(resolve(model)), model)[0]
     with shape_file(trials.SHAPE, trials.FORMAT) as path:
         found, loaded = trials.tune(open_checkpoint(path), f"{trials.SHAPE} {trials.FORMAT}")
-    if loaded.packed_file is not None:
-        loaded.packed_file.unlink(missing_ok=True)
+    for packed in loaded.packed_files:
+        packed.unlink(missing_ok=True)
     return found
 
 

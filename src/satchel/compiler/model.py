@@ -18,6 +18,7 @@ from satchel.base.options import options
 from satchel.compiler.limits import Limits, max_pages, scalars_of
 from satchel.compiler.packing import PackedWeights
 from satchel.compiler.plan_cache import Ready, find_ready, ready_key
+from satchel.compiler.weights import Turns
 from satchel.files.checkpoint import Checkpoint
 from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
@@ -76,16 +77,22 @@ class CompiledModel:
         self.checkpoint, self.plan, self.target = checkpoint, ready.plan, target
         self._limits = limits
         self._code = link_all(code, ready.plan.kernels)
-        self._weights = PackedWeights(checkpoint, ready.weights, cache, target, objects)
+        # apart, as the turns alone depend on the context: another one packs nothing anew
+        turns = {name: w for name, w in ready.weights.items() if isinstance(w, Turns)}
+        others = {name: w for name, w in ready.weights.items() if name not in turns}
+        self._packed = tuple(
+            PackedWeights(checkpoint, weights, cache, target, objects)
+            for weights in (others, turns)
+        )
         self._memories = {
             b.name: Memory(b.bytes, huge=b.kind != "kv")
             for b in self.plan.buffers
             if b.kind in ("kv", "input", "output", "scratch")
         }
         self._memories["arena"] = Memory(self.plan.bytes_of("arena"))
-        addresses = self._weights.addresses | {
-            name: m.address for name, m in self._memories.items()
-        }
+        addresses = {name: m.address for name, m in self._memories.items()}
+        for packed in self._packed:
+            addresses |= packed.addresses
         self._inputs = {
             name: self._memories[name].array(np.int32, self._memories[name].n_bytes // 4)
             for name in ("tokens", "positions", "sequences", "tables", "wanted", "groups")
@@ -149,9 +156,9 @@ class CompiledModel:
         return compile_graph(self.graph, self.target, self._limits)
 
     @property
-    def packed_file(self) -> Path | None:
-        """The cache's file of the packed weights; None where no cache is used."""
-        return self._weights.path
+    def packed_files(self) -> tuple[Path, ...]:
+        """The cache's files of the packed weights; none where no cache is used."""
+        return tuple(packed.path for packed in self._packed if packed.path is not None)
 
     def executor_for(self, threads: int) -> Executor:
         """One more executor of this model, with workers of its own; whoever asks closes it."""
