@@ -60,12 +60,7 @@ class Q3_K(Block, elements=256, bytes=110):  # noqa: N801
 
     @classmethod
     def spread(cls, block: Fields) -> tuple[Floats, None]:
-        low, high = block["packed_scales"][:, :8], block["packed_scales"][:, 8:]
-        scales = np.empty((len(low), 16), np.int8)
-        scales[:, :8] = low & 15
-        scales[:, 8:] = low >> 4
-        for i in range(4):
-            scales[:, 4 * i : 4 * i + 4] |= (high >> 2 * i & 3).view(np.int8) << 4
+        scales = sixteen_sixes(block["packed_scales"]).view(np.int8)
         return _scaled(block["d"], scales - np.int8(32)), None
 
 
@@ -141,16 +136,28 @@ def _scaled(d: NDArray[np.float16], scales: NDArray[Any]) -> Floats:
 
 
 def _scales_and_mins(block: Fields) -> tuple[Floats, Floats]:
-    """The eight scales and (negated) mins of Q4_K and Q5_K.
+    """The eight scales and (negated) mins of Q4_K and Q5_K."""
+    scales, mins = eight_sixes(block["scales_and_mins"])
+    return _scaled(block["d"], scales), -_scaled(block["dmin"], mins)
+
+
+def eight_sixes(packed: Bytes) -> tuple[Bytes, Bytes]:
+    """The 6-bit scales and mins, [..., 8] each, in the 12 bytes of Q4_K and Q5_K.
 
     Bytes 0..3 hold scales 0..3 and bytes 4..7 mins 0..3 in their low 6 bits. Of scales and mins
     4..7 the lower 4 bits are the nibbles of bytes 8..11, the upper 2 those left in bytes 0..7.
     """
-    packed = block["scales_and_mins"]
-    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
-    scales = np.concatenate([first & 63, third & 15 | first >> 2 & 48], axis=-1)
-    mins = np.concatenate([second & 63, third >> 4 | second >> 2 & 48], axis=-1)
-    return _scaled(block["d"], scales), -_scaled(block["dmin"], mins)
+    first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    scales = np.concatenate([first & 63, third & 15 | first >> 2 & 48], -1, dtype=np.uint8)
+    mins = np.concatenate([second & 63, third >> 4 | second >> 2 & 48], -1, dtype=np.uint8)
+    return scales, mins
+
+
+def sixteen_sixes(packed: Bytes) -> Bytes:
+    """The 6-bit scales [..., 16], as scale + 32, in the 12 bytes of Q3_K."""
+    low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], -1, dtype=np.uint8)
+    high = [packed[..., 8:] >> 2 * i & 3 for i in range(4)]
+    return low | np.concatenate(high, -1, dtype=np.uint8) << np.uint8(4)
 
 
 def _unpack_nibble_runs(packed: Bytes, out: NDArray[Any], run: int) -> None:

@@ -38,6 +38,7 @@ from satchel.formats import (
     Q8_0,
 )
 from satchel.formats.block import Block, Bytes, Fields
+from satchel.formats.k_quants import eight_sixes, sixteen_sixes
 
 ROWS = 16
 LINE = 64
@@ -149,29 +150,12 @@ class Packed:
         elif name == "Q6_K":
             scales = fields["group_scales"].view(np.uint8)
         elif name == "Q3_K":
-            scales = unpack_sixteen_sixes(fields["packed_scales"]) - np.uint8(32)
+            scales = sixteen_sixes(fields["packed_scales"]) - np.uint8(32)
         else:
-            by_group = np.stack(
-                unpack_eight_sixes(fields["scales_and_mins"]), -1
-            )  # [rows, blocks, 8, 2]
+            by_group = np.stack(eight_sixes(fields["scales_and_mins"]), -1)  # [rows, blocks, 8, 2]
             by_chunk = by_group.reshape(*by_group.shape[:2], 4, 2, 2)
             return by_chunk.swapaxes(-1, -2).reshape(*by_group.shape[:2], 4, 4)
         return scales.reshape(*scales.shape[:2], 4, 4)
-
-
-def unpack_eight_sixes(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """The 6-bit scales and mins [..., 8] in the 12 bytes of Q4_K and Q5_K."""
-    first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
-    scales = np.concatenate([first & 63, third & 15 | first >> 2 & 48], -1, dtype=np.uint8)
-    mins = np.concatenate([second & 63, third >> 4 | second >> 2 & 48], -1, dtype=np.uint8)
-    return scales, mins
-
-
-def unpack_sixteen_sixes(packed: Bytes) -> Bytes:
-    """The 6-bit scales [..., 16] in the 12 bytes of Q3_K, which stand for scale + 32."""
-    low = np.concatenate([packed[..., :8] & 15, packed[..., :8] >> 4], -1, dtype=np.uint8)
-    high = [packed[..., 8:] >> 2 * i & 3 for i in range(4)]
-    return low | np.concatenate(high, -1, dtype=np.uint8) << np.uint8(4)
 
 
 @dataclass(frozen=True)
