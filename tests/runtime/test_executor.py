@@ -194,8 +194,8 @@ def test_runs_after_pauses_of_any_length() -> None:
 
 
 def test_waiters_sleep_and_wake() -> None:
-    """Tiles longer than the spin: those who wait for them sleep in the kernel."""
-    spins = [Step("spin", (Int(300_000),), Count(1), p) for p in range(10)]
+    """Tiles much longer than the spin: those who wait for them sleep in the kernel."""
+    spins = [Step("spin", (Int(3_000_000),), Count(1), p) for p in range(10)]
     counts = [Step("count", (Ref("a"),), Count(5), 10)]
     plan = plan_of(spins + counts, [Buffer("a", 40, "arena")])
     executor, memory = bind(plan, 3)
