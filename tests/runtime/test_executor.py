@@ -253,7 +253,8 @@ def test_profile(threads: int) -> None:
             assert profile.end_ns.max() <= profile.run_ns
             ends = np.where(used, profile.end_ns, 0).max(0)
             begins = np.where(used, profile.begin_ns, np.inf).min(0)
-            assert (begins[1:] >= ends[:-1]).all()  # phases do not overlap
+            skew = 1000  # ns: cores read their clocks a little apart, and out of order
+            assert (begins[1:] >= ends[:-1] - skew).all()  # phases do not overlap
 
 
 @pytest.mark.parametrize("threads", [1, 3])
