@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
-from satchel.files.caches import cache_sizes, clear_caches
+from satchel.files.caches import bytes_below, cache_sizes, clear_caches
 
 
 def test_only_derived_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +22,22 @@ def test_only_derived_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert clear_caches() == 10
     assert cache_sizes() == {"models": 5, "objects": 0, "packed": 0}
     assert (tmp_path / "mine" / "notes.txt").exists()
+
+
+def test_counting_where_others_make_and_delete(tmp_path: Path) -> None:
+    (tmp_path / "stays").write_bytes(b"12345")
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            (tmp_path / "a" / "b").mkdir(parents=True)
+            (tmp_path / "a" / "b" / "c").write_bytes(b"1")
+            shutil.rmtree(tmp_path / "a")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert {bytes_below(tmp_path) for _ in range(2000)} <= {5, 6}
+    finally:
+        stop.set()
+        thread.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from pathlib import Path
 
@@ -14,7 +16,7 @@ DERIVED = ("objects", "packed")  # folders of the cache directory; `models` is n
 def cache_sizes() -> dict[str, int]:
     """The bytes that each folder of the cache directory holds, the models too."""
     root = options().cache_dir
-    return {name: _bytes_below(root / name) for name in ("models", *DERIVED)}
+    return {name: bytes_below(root / name) for name in ("models", *DERIVED)}
 
 
 def clear_caches() -> int:
@@ -22,7 +24,7 @@ def clear_caches() -> int:
     root = options().cache_dir
     freed = 0
     for name in DERIVED:
-        size = _bytes_below(root / name)
+        size = bytes_below(root / name)
         try:
             if (root / name).is_dir():
                 shutil.rmtree(root / name)
@@ -32,11 +34,14 @@ def clear_caches() -> int:
     return freed
 
 
-def _bytes_below(folder: Path) -> int:
+def bytes_below(folder: Path) -> int:
+    """The bytes of all files in a folder and its folders, while others may write and delete there.
+
+    Of what goes away between two looks nothing is counted.
+    """
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue  # another process finished its temporary file
+    for place, _, files in os.walk(folder):  # unlike rglob, it passes over a folder that is gone
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(place, name)).st_size
     return total

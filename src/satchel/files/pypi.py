@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from satchel.base.errors import DownloadError
 from satchel.base.options import child_environment
+from satchel.files.caches import bytes_below
 
 if TYPE_CHECKING:
     from zipfile import ZipFile
@@ -55,7 +56,7 @@ def download(requirement: str, folder: Path, progress: Callable[[int], None]) ->
         most = 0  # in the end pip moves the file away, which is no step back
         try:
             while pip.poll() is None:
-                most = max(most, _bytes_below(Path(temporary)))
+                most = max(most, bytes_below(Path(temporary)))
                 progress(most)
                 time.sleep(POLL_S)
         finally:
@@ -74,16 +75,6 @@ def _pip_version() -> tuple[int, ...]:
     import importlib.metadata
 
     return tuple(int(n) for n in importlib.metadata.version("pip").split(".")[:2] if n.isdigit())
-
-
-def _bytes_below(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue  # pip moved it between our two looks
-    return total
 
 
 def _reason(requirement: str, said: str) -> str:
