@@ -13,7 +13,7 @@ from starlette.types import Receive
 
 from satchel.api import LLM, Options, Stats, Stream
 from satchel.base.errors import SatchelError
-from satchel.serve.failures import OverloadedError, RefusedError
+from satchel.serve.failures import OverloadedError, RefusedError, status_of
 from satchel.serve.models import Loaded
 from satchel.serve.sessions import Kept, Sessions
 from satchel.serve.state import Server, server_of
@@ -148,7 +148,9 @@ class Answers:
                 while asked in self._asked and asked.stream.is_ready:
                     try:
                         self._next(asked)
-                    except Exception:  # noqa: BLE001 - it is over, and no one wants to know why
+                    except Exception as error:  # noqa: BLE001 - its client is gone: the log is told
+                        if status_of(error) == 500:
+                            self.server.journal.fault(error)
                         break
             if self._asked:
                 await self._ready.wait()
