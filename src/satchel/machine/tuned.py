@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from satchel.base.errors import CacheError
+from satchel.base.kept import keep_json
 from satchel.base.version import VERSION
 from satchel.machine.machine import Machine
 
@@ -78,16 +78,7 @@ def keep_tuned(folder: Path, machine: Machine, tuned: Tuned) -> Path:
     """Keep it, in the place of an older one. Raises CacheError."""
     path = tuned_path(folder, machine)
     content = {"schema": SCHEMA, "machine": facts(machine), **asdict(tuned)}
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise CacheError(f"{path} can't be written: {error.strerror or error}") from None
+    keep_json(path, content)
     return path
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import re
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from satchel.base.errors import CacheError, OptionError
+from satchel.base.errors import OptionError
+from satchel.base.kept import keep_json
 from satchel.base.options import options
 from satchel.compiler.pipeline import source_digest
 from satchel.machine import this_machine
@@ -105,16 +105,7 @@ def save_baseline(name: str, results: Iterable[Result], setting: Setting) -> Pat
         "setting": asdict(setting),
         "results": [result.as_dict() for result in results],
     }
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise CacheError(f"the baseline {path} can't be written: {error.strerror}") from None
+    keep_json(path, content)
     return path
 
 
