@@ -184,7 +184,7 @@ class Generation(Request):
             self.first_s = self.first_s or time.perf_counter()
             if token not in self.stop_ids:
                 text += self.stops.push(self.detokenizer.push(token))
-            if token in self.stop_ids or self.stops.found:
+            if token in self.stop_ids or self.stops.found or self.sampler.is_done:
                 return self.finish("stop", tokens, text)
         if self.n_generated >= self.max_tokens and (self.max_tokens or not self.sequence.n_pending):
             self.first_s = self.first_s or time.perf_counter()

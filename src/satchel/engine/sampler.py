@@ -1,6 +1,7 @@
 """The next token from a row of logits: what biases it, what filters it, and the draw.
 
 In llama.cpp's order and with its defaults: logit bias, penalties, top-k, top-p, min-p, temperature.
+A request's own processors come after its bias, its constraint before the filters.
 Each request draws from a generator of its own, so its answer depends on its seed alone and never on
 what is computed beside it.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import exp
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from satchel.base.errors import FileFormatError, OptionError
+from satchel.engine.constraint import Constraint, allowed_ids
 from satchel.runtime.batch import STRIP
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     Row: TypeAlias = npt.NDArray[np.float32]
     Ids: TypeAlias = npt.NDArray[np.intp]
     Weights: TypeAlias = npt.NDArray[np.float64]
+    Processor: TypeAlias = Callable[[tuple[int, ...], Row], Row | None]
 
 WITHIN = np.arange(STRIP)  # the places within a strip
 COLDEST = 1e-200  # a lower temperature would do the same, but overflow
@@ -48,6 +51,8 @@ class SamplingParams:
     frequency_penalty: float = 0.0  # taken from them as often as they occurred
     logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])  # -inf bans a token
     seed: int | None = None  # same seed, same answer; None: another one each time
+    # each is called with the tokens so far and the logits [vocab], and changes or returns these
+    processors: Sequence[Processor] = ()
 
     def __post_init__(self) -> None:
         self._number("temperature", -math.inf, math.inf)
@@ -65,6 +70,9 @@ class SamplingParams:
                 raise OptionError(
                     f"logit_bias: {token!r}: {bias!r} is not a token id and a number (-inf bans)"
                 )
+        for processor in self.processors:
+            if not callable(processor):
+                raise OptionError(f"processors: {processor!r} can't be called")
 
     def _number(
         self, name: str, least: float, most: float, *, whole: bool = False, positive: bool = False
@@ -98,7 +106,9 @@ class Sampler:
     which numpy keeps the same in all its versions.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
+    def __init__(
+        self, params: SamplingParams, vocab_size: int, constraint: Constraint | None = None
+    ) -> None:
         """Raises OptionError when the bias names a token that does not exist."""
         for token in params.logit_bias:
             if not 0 <= token < vocab_size:
@@ -106,6 +116,7 @@ class Sampler:
                     f"logit_bias: there is no token {token}; ids are 0 to {vocab_size - 1}"
                 )
         self.params = params
+        self.constraint = constraint
         self.biased_ids = np.array(list(params.logit_bias), dtype=np.intp)
         self.biases = np.array(list(params.logit_bias.values()), dtype=np.float32)
         self.random = None if params.temperature <= 0 else np.random.PCG64(params.seed)
@@ -117,20 +128,30 @@ class Sampler:
             or params.frequency_penalty != 0
         )
 
+    @property
+    def is_done(self) -> bool:
+        """Whether a constraint says that the answer is complete."""
+        return self.constraint is not None and self.constraint.is_done
+
     def pick(self, logits: Row, history: Sequence[int], maxima: Row | None = None) -> int:
         """The token that follows `history`, given its row of logits [vocab], which is not changed.
 
         `maxima` are those of the row's strips, as runtime.batch.Model has them; found here if not
-        given. Of equal logits the lower id comes first. Raises FileFormatError for logits that are
-        not numbers, and OptionError when every token is banned.
+        given. Of equal logits the lower id comes first. The constraint goes on by the token. Raises
+        FileFormatError for logits that are not numbers, OptionError when every token is banned or a
+        processor fails, and what the constraint raises.
         """
-        if maxima is None:
-            maxima = strip_maxima(logits)
+        token = self._choose(logits, history, strip_maxima(logits) if maxima is None else maxima)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+        return token
+
+    def _choose(self, logits: Row, history: Sequence[int], maxima: Row) -> int:
         logits, maxima = self._bias(logits, history, maxima)
         strip = int(maxima.argmax())  # of the first NaN, if there is one
         highest = float(maxima[strip])
-        if highest == -math.inf and len(self.biases):
-            raise OptionError("logit_bias: it bans every token; leave one")
+        if highest == -math.inf and (causes := self._banning()):
+            raise OptionError(f"{causes}: it bans every token; leave one")
         if not math.isfinite(highest):
             raise FileFormatError(
                 f"the model computed {highest} as a logit; its file is damaged: fetch it again"
@@ -145,22 +166,40 @@ class Sampler:
         ids, kept64 = self._unranked(logits, highest)
         return int(ids[draw(np.exp((kept64 - highest) / self.temperature), random)])
 
+    def _banning(self) -> str:
+        """What may have banned tokens."""
+        given = {
+            "logit_bias": self.params.logit_bias,
+            "processors": self.params.processors,
+            "constraint": self.constraint is not None,
+        }
+        return " with ".join(name for name, value in given.items() if value)
+
     def _bias(self, logits: Row, history: Sequence[int], maxima: Row) -> tuple[Row, Row]:
-        """Logits and maxima with bias and penalties; the very same arrays when there are none."""
+        """Logits and maxima with bias, processors, penalties and constraint; the very same arrays
+        when there are none.
+        """
         p = self.params
+        allowed = self.constraint.allowed() if self.constraint is not None else None
         recent: Sequence[int] = ()
         if self.penalizes:
             recent = history if p.repeat_last_n < 0 else history[-p.repeat_last_n :]
-        if not len(self.biases) and not recent:
+        if not (len(self.biases) or recent or p.processors or allowed is not None):
             return logits, maxima
         logits, maxima = logits.copy(), maxima.copy()
         logits[self.biased_ids] += self.biases
+        for processor in p.processors:
+            logits = processed(processor, history, logits)
         counts = Counter(recent)
         ids = np.array(list(counts), dtype=np.intp)
         times = np.array(list(counts.values()), dtype=np.float32)
         seen = logits[ids]
         seen = np.where(seen > 0, seen / np.float32(p.repeat_penalty), seen * p.repeat_penalty)
         logits[ids] = seen - times * p.frequency_penalty - p.presence_penalty
+        if allowed is not None:
+            logits = only(logits, allowed_ids(allowed, len(logits)))
+        if p.processors or allowed is not None:
+            return logits, strip_maxima(logits)
         changed = np.concatenate((self.biased_ids, ids)) // STRIP
         inside = np.minimum(changed[:, None] * STRIP + WITHIN, len(logits) - 1)
         maxima[changed] = logits[inside].max(axis=1)
@@ -202,6 +241,31 @@ class Sampler:
             ranks = ranks[: 1 + int(weights[ranks].cumsum().searchsorted(enough))]
             ids, kept = ids[ranks], kept[ranks]
         return ids, kept
+
+
+def only(logits: Row, ids: Ids) -> Row:
+    """A row in which all but these tokens are banned."""
+    row = np.full_like(logits, -math.inf)
+    row[ids] = logits[ids]
+    return row
+
+
+def processed(processor: Processor, history: Sequence[int], logits: Row) -> Row:
+    """What a caller's own function makes of a row that it may change. Raises OptionError, naming
+    it, whatever it does wrong: it runs among other people's requests.
+    """
+    name = getattr(processor, "__name__", type(processor).__name__)
+    try:
+        given = processor(tuple(history), logits)
+        row = logits if given is None else np.array(given, np.float32)
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise OptionError(f"processors: {name} failed: {reason}") from error
+    if row.shape != logits.shape:
+        raise OptionError(f"processors: {name} gave logits {row.shape}, not {logits.shape}")
+    if not row.max() < math.inf:  # NaN is not either
+        raise OptionError(f"processors: {name} gave NaN or inf as a logit (-inf bans a token)")
+    return row
 
 
 def strip_maxima(row: Row) -> Row:
