@@ -22,3 +22,14 @@ def keep_json(path: Path, content: dict[str, Any]) -> None:
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise CacheError(f"{path} can't be written: {error.strerror or error}") from None
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether only this user can write to a folder, or it is not there yet."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return True
+    return not hasattr(os, "getuid") or (
+        status.st_uid == os.getuid() and not status.st_mode & 0o002
+    )

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from satchel.base import log
+from satchel.base.kept import is_ours
 from satchel.runtime.forked import map_forked
 
 SCHEMA = 1  # raised when what is done with a key's parts changes
@@ -65,7 +66,7 @@ class ObjectCache:
 
     def __init__(self, directory: str | Path | None) -> None:
         self._folder = None if directory is None else Path(directory) / "objects"
-        if self._folder is not None and not _is_ours(self._folder):
+        if self._folder is not None and not is_ours(self._folder):
             self._give_up("others can write to it")  # and what they write would be run
 
     def load(self, key: str) -> bytes | None:
@@ -129,17 +130,6 @@ class ObjectCache:
         """Go on without a cache, and say so."""
         log.warning(f"no kernels are cached, as {self._folder} can't be used: {reason}")
         self._folder = None
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether only this user can write to a folder, or it is not there yet."""
-    try:
-        status = folder.stat()
-    except OSError:
-        return True
-    return not hasattr(os, "getuid") or (
-        status.st_uid == os.getuid() and not status.st_mode & 0o002
-    )
 
 
 def _header(key: str, data: bytes) -> bytes:
