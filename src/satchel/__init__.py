@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 from satchel import errors
 
 if TYPE_CHECKING:
-    from satchel.api import LLM, Completion, Options, Piece, Session, Stats, Stream, load
+    from satchel.api import (
+        LLM,
+        Completion,
+        Options,
+        Piece,
+        Session,
+        Stats,
+        Stream,
+        TokenLogprob,
+        load,
+    )
 
 __all__ = [
     "LLM",
@@ -26,6 +36,7 @@ __all__ = [
     "Session",
     "Stats",
     "Stream",
+    "TokenLogprob",
     "errors",
     "load",
 ]

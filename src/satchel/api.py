@@ -20,6 +20,7 @@ from satchel.base.errors import OptionError
 from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
 from satchel.engine.engine import Usage
+from satchel.engine.logprobs import TokenLogprob
 from satchel.engine.pages import pages_for
 from satchel.engine.request import Stats
 from satchel.engine.sampler import is_whole
@@ -37,7 +38,18 @@ if TYPE_CHECKING:
     from satchel.files.checkpoint import Checkpoint
     from satchel.runtime.batch import Model
 
-__all__ = ["LLM", "Completion", "Options", "Piece", "Session", "Stats", "Stream", "Usage", "load"]
+__all__ = [
+    "LLM",
+    "Completion",
+    "Options",
+    "Piece",
+    "Session",
+    "Stats",
+    "Stream",
+    "TokenLogprob",
+    "Usage",
+    "load",
+]
 
 DEFAULT_CONTEXT = 4096
 

@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from satchel.base.errors import FileFormatError, OptionError
-from satchel.engine.sampler import (
-    ENOUGH,
-    Sampler,
-    SamplingParams,
-    draw,
-    largest,
-    likeliest,
-    strip_maxima,
-)
+from satchel.engine.rows import largest, strip_maxima
+from satchel.engine.sampler import ENOUGH, Sampler, SamplingParams, draw, likeliest
 from satchel.runtime.batch import STRIP
 
 Row = npt.NDArray[np.float32]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 from satchel.base.errors import OptionError
 from satchel.engine.sampler import SamplingParams, is_whole
+
+if TYPE_CHECKING:
+    from satchel.engine.sampler import Processor
 
 Message: TypeAlias = Mapping[str, Any]  # {"role": ..., "content": ...}, and what templates know
 
@@ -31,6 +34,10 @@ class Options(TypedDict, total=False):
     frequency_penalty: float  # 0
     logit_bias: Mapping[int, float]  # token id -> what is added to its logit; -inf bans it
     seed: int | None  # None: another one each time
+    # each is called with the tokens so far and the logits [vocab], and changes or returns these
+    processors: Sequence[Processor]
+    # None: none; 0: how likely each token was; n: and the n likeliest. See `TokenLogprob`
+    logprobs: int | None
 
 
 @dataclass(frozen=True)

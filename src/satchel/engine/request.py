@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
+from satchel.engine.logprobs import TokenLogprob, token_logprob
 from satchel.engine.sampler import Sampler
 from satchel.engine.sequence import Sequence
 from satchel.engine.stops import Stops
@@ -50,6 +51,7 @@ class Delta:
     text: str = ""
     stats: Stats | None = None
     error: Exception | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()  # of each token, if they were asked for
 
     @property
     def is_last(self) -> bool:
@@ -122,7 +124,11 @@ class Request(ABC):
 
     def finish(self, reason: FinishReason, tokens: Items[int] = (), text: str = "") -> Delta:
         """The last delta."""
-        return Delta(self, tuple(tokens), text, self.stats(reason))
+        return self.delta(tokens, text, self.stats(reason))
+
+    def delta(self, tokens: Items[int], text: str, stats: Stats | None = None) -> Delta:
+        """What has come; with stats, the last."""
+        return Delta(self, tuple(tokens), text, stats)
 
     def stats(self, reason: FinishReason) -> Stats:
         """What it took until now."""
@@ -167,14 +173,22 @@ class Generation(Request):
         self.max_tokens = max_tokens
         self.stop_ids = stop_ids
         self.stops = Stops(stops)
+        self.logprobs: list[TokenLogprob] = []  # of the tokens that the last step led to
 
     @property
     def first_wanted(self) -> int:
         return len(self.sequence.tokens) - (1 if self.max_tokens else 0)
 
     def read(self, rows: Rows, maxima: Rows) -> list[int]:
-        tokens, pick = self.sequence.tokens, self.sampler.pick
-        return [pick(row, tokens, tops) for row, tops in zip(rows, maxima, strict=True)]
+        tokens, pick, n_top = self.sequence.tokens, self.sampler.pick, self.sampler.params.logprobs
+        pairs = list(zip(rows, maxima, strict=True))
+        picked = [pick(row, tokens, tops) for row, tops in pairs]
+        if n_top is not None:
+            self.logprobs = [
+                token_logprob(row, tops, token, n_top)
+                for (row, tops), token in zip(pairs, picked, strict=True)
+            ]
+        return picked
 
     def accept(self, tokens: list[int]) -> Delta | None:
         text = ""
@@ -189,7 +203,11 @@ class Generation(Request):
         if self.n_generated >= self.max_tokens and (self.max_tokens or not self.sequence.n_pending):
             self.first_s = self.first_s or time.perf_counter()
             return self.finish("length", tokens, text)
-        return Delta(self, tuple(tokens), text) if tokens else None
+        return self.delta(tokens, text) if tokens else None
+
+    def delta(self, tokens: Items[int], text: str, stats: Stats | None = None) -> Delta:
+        logprobs = tuple(self.logprobs[: len(tokens)])
+        return Delta(self, tuple(tokens), text, stats, logprobs=logprobs)
 
     def finish(self, reason: FinishReason, tokens: Items[int] = (), text: str = "") -> Delta:
         text += self.stops.push(self.detokenizer.flush()) + self.stops.flush()

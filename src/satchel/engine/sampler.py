@@ -22,18 +22,19 @@ import numpy as np
 
 from satchel.base.errors import FileFormatError, OptionError
 from satchel.engine.constraint import Constraint, allowed_ids
+from satchel.engine.rows import WITHIN, largest, strip_maxima
 from satchel.runtime.batch import STRIP
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Row: TypeAlias = npt.NDArray[np.float32]
-    Ids: TypeAlias = npt.NDArray[np.intp]
+    from satchel.engine.rows import Ids, Row
+
     Weights: TypeAlias = npt.NDArray[np.float64]
     Processor: TypeAlias = Callable[[tuple[int, ...], Row], Row | None]
 
-WITHIN = np.arange(STRIP)  # the places within a strip
 COLDEST = 1e-200  # a lower temperature would do the same, but overflow
+MAX_LOGPROBS = 1000
 ENOUGH = 512  # this many of the likeliest nearly always reach top-p
 
 
@@ -53,6 +54,7 @@ class SamplingParams:
     seed: int | None = None  # same seed, same answer; None: another one each time
     # each is called with the tokens so far and the logits [vocab], and changes or returns these
     processors: Sequence[Processor] = ()
+    logprobs: int | None = None  # tell how likely each token was, and so many likeliest ones
 
     def __post_init__(self) -> None:
         self._number("temperature", -math.inf, math.inf)
@@ -65,6 +67,8 @@ class SamplingParams:
         self._number("frequency_penalty", -math.inf, math.inf)
         if self.seed is not None:
             self._number("seed", 0, 2**64 - 1, whole=True)
+        if self.logprobs is not None:
+            self._number("logprobs", 0, MAX_LOGPROBS, whole=True)
         for token, bias in self.logit_bias.items():
             if not is_whole(token) or not is_number(bias) or not bias < math.inf:
                 raise OptionError(
@@ -266,43 +270,6 @@ def processed(processor: Processor, history: Sequence[int], logits: Row) -> Row:
     if not row.max() < math.inf:  # NaN is not either
         raise OptionError(f"processors: {name} gave NaN or inf as a logit (-inf bans a token)")
     return row
-
-
-def strip_maxima(row: Row) -> Row:
-    """The greatest of each STRIP neighbours; NaN where one is."""
-    return np.maximum.reduceat(row, np.arange(0, len(row), STRIP))
-
-
-def largest(row: Row, maxima: Row, k: int) -> tuple[list[int], list[float]]:
-    """The ids of the `k` largest entries, and these, from the largest down; of equals the lower id
-    first.
-
-    The k-th largest of the strips' maxima is a floor that at least k entries reach, and few more;
-    all stand in the strips whose maximum reaches it.
-    """
-    n_strips = len(maxima)
-    if k < n_strips:
-        tops = maxima.copy()
-        tops.partition(n_strips - k)
-        floor = tops[n_strips - k]
-        strips = (maxima >= floor).nonzero()[0]
-        near = in_strips(row)[strips].ravel()
-    else:
-        tops = row.copy()
-        tops.partition(len(row) - k)
-        floor, strips, near = tops[len(row) - k], np.arange(n_strips), row
-    high = (near >= floor).nonzero()[0]
-    values = near[high]
-    order = (-values).argsort(kind="stable")[:k]
-    at, within = np.divmod(high[order], STRIP)
-    return (strips[at] * STRIP + within).tolist(), values[order].tolist()
-
-
-def in_strips(row: Row) -> Row:
-    """A row as [n_strips, STRIP], filled up with -inf."""
-    if lacking := -len(row) % STRIP:
-        row = np.concatenate((row, np.full(lacking, -math.inf, np.float32)))
-    return row.reshape(-1, STRIP)
 
 
 def likeliest(logits: Weights, weights: Weights, total: float) -> Ids:

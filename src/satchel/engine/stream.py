@@ -7,25 +7,34 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from satchel.engine.logprobs import TokenLogprob
 from satchel.engine.request import Delta, Request, Stats
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one step brought: some text, perhaps none, and its tokens. The last one has `stats`."""
+    """What one step brought: some text, perhaps none, and its tokens. The last one has `stats`.
+
+    `logprobs` has one for each token if they were asked for, else none.
+    """
 
     text: str
     tokens: tuple[int, ...]
     stats: Stats | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A whole answer. `tokens` are all that were sampled, the end-of-generation token included."""
+    """A whole answer. `tokens` are all that were sampled, the end-of-generation token included.
+
+    `logprobs` has one for each token if they were asked for, else none.
+    """
 
     text: str
     tokens: tuple[int, ...]
     stats: Stats
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Stream(Iterator[Piece]):
@@ -55,6 +64,7 @@ class Stream(Iterator[Piece]):
         self._ended = False
         self._texts: list[str] = []
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
 
     @property
     def text(self) -> str:
@@ -65,6 +75,11 @@ class Stream(Iterator[Piece]):
     def tokens(self) -> tuple[int, ...]:
         """All the tokens that have been read so far."""
         return tuple(self._tokens)
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Those of all the tokens that have been read so far, if they were asked for."""
+        return tuple(self._logprobs)
 
     def __next__(self) -> Piece:
         """Waits for the next piece. Raises what made the request fail."""
@@ -77,12 +92,13 @@ class Stream(Iterator[Piece]):
             raise
         self._texts.append(delta.text)
         self._tokens += delta.tokens
+        self._logprobs += delta.logprobs
         self.stats, self.error = delta.stats, delta.error
         if delta.is_last:
             self._end()
         if delta.error:
             raise delta.error
-        return Piece(delta.text, delta.tokens, delta.stats)
+        return Piece(delta.text, delta.tokens, delta.stats, delta.logprobs)
 
     def watch(self, notice: Callable[[], None]) -> None:
         """Has the engine's thread call `notice` when there is something to read, now or later.
@@ -110,7 +126,7 @@ class Stream(Iterator[Piece]):
         if self.error:
             raise self.error
         assert self.stats is not None
-        return Completion(self.text, self.tokens, self.stats)
+        return Completion(self.text, self.tokens, self.stats, self.logprobs)
 
     def cancel(self) -> None:
         """Ends the answer before the next step; a last piece with its stats still comes."""

@@ -1,0 +1,55 @@
+"""Rows of logits: what is large in them, found by the maxima of their strips."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from satchel.runtime.batch import STRIP
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Row: TypeAlias = npt.NDArray[np.float32]
+    Ids: TypeAlias = npt.NDArray[np.intp]
+
+WITHIN = np.arange(STRIP)  # the places within a strip
+
+
+def strip_maxima(row: Row) -> Row:
+    """The greatest of each STRIP neighbours; NaN where one is."""
+    return np.maximum.reduceat(row, np.arange(0, len(row), STRIP))
+
+
+def largest(row: Row, maxima: Row, k: int) -> tuple[list[int], list[float]]:
+    """The ids of the `k` largest entries, and these, from the largest down; of equals the lower id
+    first.
+
+    The k-th largest of the strips' maxima is a floor that at least k entries reach, and few more;
+    all stand in the strips whose maximum reaches it.
+    """
+    n_strips = len(maxima)
+    if k < n_strips:
+        tops = maxima.copy()
+        tops.partition(n_strips - k)
+        floor = tops[n_strips - k]
+        strips = (maxima >= floor).nonzero()[0]
+        near = in_strips(row)[strips].ravel()
+    else:
+        tops = row.copy()
+        tops.partition(len(row) - k)
+        floor, strips, near = tops[len(row) - k], np.arange(n_strips), row
+    high = (near >= floor).nonzero()[0]
+    values = near[high]
+    order = (-values).argsort(kind="stable")[:k]
+    at, within = np.divmod(high[order], STRIP)
+    return (strips[at] * STRIP + within).tolist(), values[order].tolist()
+
+
+def in_strips(row: Row) -> Row:
+    """A row as [n_strips, STRIP], filled up with -inf."""
+    if lacking := -len(row) % STRIP:
+        row = np.concatenate((row, np.full(lacking, -math.inf, np.float32)))
+    return row.reshape(-1, STRIP)
