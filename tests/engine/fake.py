@@ -15,6 +15,7 @@ import numpy.typing as npt
 from satchel.runtime.batch import MAX_WANTED, PAGE, STRIP, Batch
 
 EMPTY = -1
+STATE_DIM = 8
 
 
 class FakeModel:
@@ -39,6 +40,7 @@ class FakeModel:
         self.batches: list[Batch] = []
         self.error: Exception | None = None  # raised by the next run
         self.maxima = np.empty((0, 0), np.float32)
+        self.states = np.empty((0, STATE_DIM), np.float32)
         self.closed = False
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
@@ -54,6 +56,9 @@ class FakeModel:
         logits = np.array(rows, dtype=np.float32).reshape(-1, self.vocab_size)
         starts = range(0, self.vocab_size, STRIP)
         self.maxima = np.maximum.reduceat(logits, starts, axis=1)
+        embedded = () if batch.embedded is None else batch.embedded
+        states = [self.logits(self.history(batch, index))[:STATE_DIM] for index in embedded]
+        self.states = np.array(states, np.float32).reshape(-1, STATE_DIM)
         return logits
 
     def check(self, batch: Batch) -> None:

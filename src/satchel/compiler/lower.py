@@ -50,6 +50,7 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
         ("positions", limits.max_batch),
         ("sequences", limits.max_batch),
         ("wanted", MAX_WANTED),
+        ("embedded", limits.max_batch),
         ("tables", limits.max_sequences * max_pages(limits)),
         ("groups", 4 * limits.max_batch),
     ):
@@ -61,14 +62,15 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
             raise KernelError(f"the compiler has no kernel for {node!r} of layer {node.layer}")
         RULES[node.op](low, node)
     lower_maxima(low, graph.outputs[0])
-    _name_output(low, low.places[graph.outputs[0]].buffer)
+    for node, name in zip(graph.outputs, ("logits", "states"), strict=True):
+        _name_output(low, low.places[node].buffer, name)
     steps = tuple(sorted(low.steps, key=lambda s: s.phase))
     buffers = plan_memory(tuple(low.buffers.values()), steps)
     runs = sorted(runs_name(*key) for key in low.run_lengths)
     plan = Plan(
         steps,
         buffers,
-        ("tokens", "wanted", "groups", "whole", "parts", "split", *runs),
+        ("tokens", "wanted", "embedded", "groups", "whole", "parts", "split", *runs),
         dict.fromkeys(low.builds, "unbuilt"),
     )
     if low.attention is None:
@@ -91,13 +93,12 @@ def lower_maxima(low: Lowering, logits: Node) -> None:
     low.step(select.strip_maxima, logits, tiles, "maxima", args, note="maxima", strip=STRIP)
 
 
-def _name_output(low: Lowering, name: str) -> None:
-    """The buffer of the graph's output is called logits, and outlives the run."""
-    old = low.buffers.pop(name)
-    low.buffers["logits"] = replace(old, name="logits", kind="output")
+def _name_output(low: Lowering, old: str, name: str) -> None:
+    """The buffer of an output gets its name, and outlives the run."""
+    low.buffers[name] = replace(low.buffers.pop(old), name=name, kind="output")
 
     def renamed(arg: Arg) -> Arg:
-        return replace(arg, buffer="logits") if isinstance(arg, Ref) and arg.buffer == name else arg
+        return replace(arg, buffer=name) if isinstance(arg, Ref) and arg.buffer == old else arg
 
     low.steps = [replace(s, args=tuple(map(renamed, s.args))) for s in low.steps]
 
@@ -361,7 +362,7 @@ def lower_pick(low: Lowering, node: Node) -> None:
     args = {
         "y": out,
         "x": x,
-        "wanted": Ref("wanted"),
+        "wanted": Ref(node.inputs[1].name),
         "n": width_of(node),
         "x_stride": x.stride,
         "y_stride": out.stride,

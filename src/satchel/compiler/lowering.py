@@ -81,11 +81,8 @@ class Lowering:
 
     def rows(self, node: Node) -> tuple[str, int]:
         """The scalar that counts a node's rows, and the most there can be."""
-        return (
-            ("wanted", MAX_WANTED)
-            if node.shape[0] == "wanted"
-            else ("tokens", self.limits.max_batch)
-        )
+        scalar = str(node.shape[0])
+        return scalar, MAX_WANTED if scalar == "wanted" else self.limits.max_batch
 
     def new(self, node: Node, name: str = "") -> Place:
         """A buffer for a node's value: whole tiles of rows, codes with their scales."""

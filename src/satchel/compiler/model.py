@@ -94,8 +94,9 @@ class CompiledModel:
         for packed in self._packed:
             addresses |= packed.addresses
         self._inputs = {
-            name: self._memories[name].array(np.int32, self._memories[name].n_bytes // 4)
-            for name in ("tokens", "positions", "sequences", "tables", "wanted", "groups")
+            b.name: self._memories[b.name].array(np.int32, b.bytes // 4)
+            for b in self.plan.buffers
+            if b.kind == "input"
         }
         self._tables = self._inputs["tables"].reshape(-1, max_pages(limits))
         self._counts: dict[str, int] = {}
@@ -109,6 +110,9 @@ class CompiledModel:
         self._maxima = (
             self._memories["maxima"].array(np.float32, strips * MAX_WANTED).reshape(MAX_WANTED, -1)
         )
+        row = self.plan.buffer("states").bytes // 4 // limits.max_batch
+        states = self._memories["states"].array(np.float32, row * limits.max_batch)
+        self._states = states.reshape(-1, row)[:, : ready.state_dim]
         self._n_kv, self._group_tokens = ready.n_kv, ready.group_tokens
         self._addresses, self._objects = addresses, objects
         self.executor = self.executor_for(threads)
@@ -132,6 +136,10 @@ class CompiledModel:
     @property
     def maxima(self) -> NDArray[np.float32]:
         return self._maxima
+
+    @property
+    def states(self) -> NDArray[np.float32]:
+        return self._states
 
     @property
     def page_bytes(self) -> int:
@@ -188,9 +196,13 @@ class CompiledModel:
         for name in ("tokens", "positions", "sequences"):
             inputs[name][:n] = getattr(batch, name)
         inputs["wanted"][: len(batch.wanted)] = batch.wanted
+        n_embedded = 0 if batch.embedded is None else len(batch.embedded)
+        if batch.embedded is not None:
+            inputs["embedded"][:n_embedded] = batch.embedded
         n_sequences, width = batch.tables.shape
         self._tables[:n_sequences, :width] = batch.tables[:, : self._tables.shape[1]]
-        counts = {"tokens": n, "wanted": len(batch.wanted), **self._attention(batch)}
+        rows = {"tokens": n, "wanted": len(batch.wanted), "embedded": n_embedded}
+        counts = {**rows, **self._attention(batch)}
         if counts != self._counts:  # they seldom differ from one decoded token to the next
             self._counts, self._scalars = counts, scalars_of(self.plan, counts)
         return self.executor.run(self._scalars, profile)

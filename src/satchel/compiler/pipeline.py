@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 from satchel.archs import trace
+from satchel.compiler.expose_states import expose_states, states_of
 from satchel.compiler.fuse_products import fuse_products
 from satchel.compiler.fuse_small import fuse_small
 from satchel.compiler.limits import Limits
@@ -32,7 +33,7 @@ def fuse(graph: Graph) -> Graph:
 
 def compile_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
     """The plan of a graph as an arch traced it."""
-    return lower_graph(fuse(graph), target, limits)
+    return lower_graph(fuse(expose_states(graph)), target, limits)
 
 
 def prepare(
@@ -48,7 +49,8 @@ def prepare(
     code = build_objects(requests.values(), objects, os.cpu_count() or 1)
     plan = replace(lowered.plan, kernels={name: r.key for name, r in requests.items()})
     heads, vocab_size = lowered.attention, int(graph.outputs[0].shape[-1])
-    return Ready(plan, lowered.weights, heads.n_kv, heads.group_tokens, vocab_size), code
+    numbers = (heads.n_kv, heads.group_tokens, vocab_size, int(states_of(graph).shape[-1]))
+    return Ready(plan, lowered.weights, *numbers), code
 
 
 def object_request(build: Build) -> Request:

@@ -36,6 +36,7 @@ class Ready:
     n_kv: int
     group_tokens: int
     vocab_size: int
+    state_dim: int
 
     def __str__(self) -> str:
         rest = {
@@ -43,6 +44,7 @@ class Ready:
             "n_kv": self.n_kv,
             "group_tokens": self.group_tokens,
             "vocab_size": self.vocab_size,
+            "state_dim": self.state_dim,
         }
         return f"{json.dumps(rest)}\n{self.plan}"
 
@@ -52,7 +54,7 @@ def parse_ready(text: str) -> Ready:
     first, _, plan = text.partition("\n")
     rest: dict[str, Any] = json.loads(first, object_hook=_with_tuples)
     weights = {name: _weight(*entry) for name, entry in rest["weights"].items()}
-    numbers = (rest[name] for name in ("n_kv", "group_tokens", "vocab_size"))
+    numbers = (rest[name] for name in ("n_kv", "group_tokens", "vocab_size", "state_dim"))
     return Ready(parse_plan(plan), weights, *numbers)
 
 

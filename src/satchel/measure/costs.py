@@ -40,14 +40,16 @@ class Costs:
         self._attention = work_of(model.graph, model.lowered).attention
         self._buffers = {buffer.name: buffer for buffer in model.plan.buffers}
         self._capacity = {  # rows of each buffer, by the step that writes it
-            step.args[0].buffer: MAX_WANTED if _is_of_wanted(step) else model.max_batch
+            step.args[0].buffer: MAX_WANTED if _rows_of(step) == "wanted" else model.max_batch
             for step in model.plan.steps
             if isinstance(step.args[0], Ref)
         }
 
     def of(self, step: Step, batch: Batch) -> Cost:
         """What the step costs in a run of this batch, whose tokens follow one another."""
-        n = len(batch.wanted) if _is_of_wanted(step) else batch.n_tokens
+        n_embedded = 0 if batch.embedded is None else len(batch.embedded)
+        counts = {"tokens": batch.n_tokens, "wanted": len(batch.wanted), "embedded": n_embedded}
+        n = counts[_rows_of(step)]
         total = Cost()
         for name in sorted({arg.buffer for arg in step.args if isinstance(arg, Ref)}):
             buffer = self._buffers[name]
@@ -81,7 +83,8 @@ class Costs:
         return Cost(memory_bytes=layer.kv_bytes * n_read, float_mads=mads)
 
 
-def _is_of_wanted(step: Step) -> bool:
-    """Whether the step's rows are those whose logits are wanted, and not all tokens."""
+def _rows_of(step: Step) -> str:
+    """Which rows a step computes: all tokens, or those that are wanted, or embedded."""
     names = {arg.name for arg in step.args if isinstance(arg, Scalar)} | {step.tiles.scalar}
-    return any(name is not None and name.startswith("wanted") for name in names)
+    bases = {(name or "").partition("_by_")[0] for name in names}
+    return next((base for base in ("wanted", "embedded") if base in bases), "tokens")

@@ -220,7 +220,7 @@ class Profiler:
         )
 
     def _kernels(self, test: str, batch: Batch, profile: Profile) -> list[KernelTime]:
-        """By kernel, the one that takes most time first."""
+        """By kernel that had any tiles, the one that takes most time first."""
         times = (profile.end_ns - profile.begin_ns).sum(axis=0) / 1e9 / self._model.threads
         seconds: dict[str, float] = {}
         calls: Counter[str] = Counter()
@@ -230,8 +230,9 @@ class Profiler:
             calls[step.kernel] += 1
             costs[step.kernel] = costs.get(step.kernel, Cost()) + self._costs.of(step, batch)
         total = sum(seconds.values())
+        ran = {name: s for name, s in seconds.items() if s > 0}
         found: list[KernelTime] = []
-        for name, s in sorted(seconds.items(), key=lambda item: -item[1]):
+        for name, s in sorted(ran.items(), key=lambda item: -item[1]):
             cost, (limit, bound) = costs[name], self.roofs.seconds(costs[name])
             n_bytes, mads = cost.memory_bytes + cost.cache_bytes, cost.code_mads + cost.float_mads
             found.append(
@@ -324,6 +325,11 @@ class Watched:
     @property
     def maxima(self) -> NDArray[np.float32]:
         return self._model.maxima
+
+    @property
+    def states(self) -> NDArray[np.float32]:
+        """As the model's own."""
+        return self._model.states
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """As the model's own."""

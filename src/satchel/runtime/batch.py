@@ -32,6 +32,7 @@ class Batch:
     sequences: npt.NDArray[np.int32]  # [n] each token's row of `tables`
     tables: npt.NDArray[np.int32]  # [n_sequences, max_pages] page ids, then NO_PAGE
     wanted: npt.NDArray[np.int32]  # [m] ascending indices of the tokens whose logits are wanted
+    embedded: npt.NDArray[np.int32] | None = None  # the same, of those whose states are wanted
 
     @property
     def n_tokens(self) -> int:
@@ -78,6 +79,13 @@ class Model(Protocol):
     def maxima(self) -> npt.NDArray[np.float32]:
         """The greatest of each STRIP neighbours in the logits of the last run, NaN where one is:
         [at least m, ceil(vocab_size / STRIP)], a view that the next run overwrites.
+        """
+        ...
+
+    @property
+    def states(self) -> npt.NDArray[np.float32]:
+        """What the head reads, after the final norm, of the last run's embedded tokens:
+        [at least len(embedded), dim], a view that the next run overwrites.
         """
         ...
 
