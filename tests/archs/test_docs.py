@@ -57,7 +57,7 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     n = np.arange(len(tokens), dtype=np.int32)
     with load_model(checkpoint, context=64, threads=1, cache=tmp_path) as model:
         batch = Batch(
-            np.array(tokens, np.int32), n, np.zeros_like(n), np.zeros((1, 1), np.int32), n
+            np.array(tokens, np.int32), n, np.zeros_like(n), (np.zeros((1, 1), np.int32),), n
         )
         got = model.run(batch)
     assert np.abs(got - want).max() < 1e-3 * np.abs(want).max()  # f16 keys and values

@@ -35,14 +35,19 @@ def write_tiny(case: str, path: Path, format: str = "F32") -> Path:
 
 
 def batch_of(
-    parts: Sequence[tuple[Sequence[int], int]], tables: NDArray[np.int32], wanted: bool = True
+    parts: Sequence[tuple[Sequence[int], int]],
+    tables: NDArray[np.int32],
+    wanted: bool = True,
+    groups: int = 1,
 ) -> Batch:
-    """A batch of runs (tokens, first position), run i of sequence i."""
+    """A batch of runs (tokens, first position), run i of sequence i; each of so many cache groups
+    has the same tables.
+    """
     tokens = np.concatenate([np.array(t, np.int32) for t, _ in parts])
     positions = np.concatenate([np.arange(p, p + len(t), dtype=np.int32) for t, p in parts])
     sequences = np.repeat(np.arange(len(parts), dtype=np.int32), [len(t) for t, _ in parts])
     rows = np.arange(len(tokens) if wanted else 0, dtype=np.int32)
-    return Batch(tokens, positions, sequences, tables, rows)
+    return Batch(tokens, positions, sequences, (tables,) * groups, rows)
 
 
 def logits_of(
@@ -55,6 +60,7 @@ def logits_of(
     at, sizes = 0, list(chunks)
     while at < len(tokens):
         n = min(sizes.pop(0) if sizes else 64, len(tokens) - at, 64)
-        out.append(model.run(batch_of([(tokens[at : at + n], at)], table)).copy())
+        batch = batch_of([(tokens[at : at + n], at)], table, groups=len(model.groups))
+        out.append(model.run(batch).copy())
         at += n
     return np.concatenate(out)

@@ -18,7 +18,8 @@ from satchel.runtime.batch import STRIP
 def check(model: CompiledModel, tokens: list[int]) -> None:
     """Of one row and of many; what is past the vocabulary does not count."""
     for n in (1, len(tokens), 1):
-        logits = model.run(batch_of([(tokens[:n], 0)], np.array([[0]], np.int32)))
+        table = np.array([[0]], np.int32)
+        logits = model.run(batch_of([(tokens[:n], 0)], table, groups=len(model.groups)))
         want = np.maximum.reduceat(logits, range(0, model.vocab_size, STRIP), axis=1)
         assert logits.shape == (n, model.vocab_size)
         np.testing.assert_array_equal(model.maxima[:n], want)

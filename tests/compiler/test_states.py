@@ -34,7 +34,7 @@ def states(model: CompiledModel, ids: Sequence[int], *sizes: int) -> NDArray[np.
     found: list[NDArray[np.float32]] = []
     at = 0
     for n in sizes:
-        batch = batch_of([(ids[at : at + n], at)], TABLE, wanted=False)
+        batch = batch_of([(ids[at : at + n], at)], TABLE, False, len(model.groups))
         assert model.run(replace(batch, embedded=np.arange(n, dtype=np.int32))).size == 0
         found.append(model.states[:n].copy())
         at += n
@@ -68,7 +68,8 @@ def test_states_are_the_same_in_any_batch(tmp_path: Path, cache: Path) -> None:
         assert np.array_equal(states(model, ids, 5, n - 5), whole)
         logits = logits_of(model, ids)
         rows = np.array([3, n - 1], np.int32)
-        both = replace(batch_of([(ids, 0)], TABLE), wanted=rows, embedded=rows[1:])
+        batch = batch_of([(ids, 0)], TABLE, groups=len(model.groups))
+        both = replace(batch, wanted=rows, embedded=rows[1:])
         assert np.array_equal(model.run(both), logits[rows])
         assert np.array_equal(model.states[:1], whole[rows[1:]])
 

@@ -1,7 +1,8 @@
 """A model that computes nothing but notices everything: its logits are a hash of what it has seen.
 
 It stores each token in the slot that the batch says, and reads a sequence's whole history back
-through its page table: a wrong page, position or roll back changes every logit.
+through its page tables, as far as each cache group's window sees: a wrong page, position or roll
+back changes every logit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from satchel.runtime.batch import MAX_WANTED, PAGE, STRIP, Batch
+from satchel.runtime.batch import MAX_WANTED, NO_PAGE, PAGE, STRIP, Batch, CacheGroup
 
 EMPTY = -1
 STATE_DIM = 8
@@ -27,16 +28,19 @@ class FakeModel:
         vocab_size: int = 300,
         context_length: int = 256,
         max_batch: int = 32,
-        n_pages: int = 16,
+        n_pages: int | Sequence[int] = 16,
+        windows: Sequence[int | None] = (None,),
         reply: Callable[[Sequence[int]], int] | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.max_batch = max_batch
-        self.n_pages = n_pages
-        self.page_bytes = PAGE * 8
+        counts = [n_pages] * len(windows) if isinstance(n_pages, int) else n_pages
+        self.groups = tuple(
+            CacheGroup(window, n, PAGE * 8) for window, n in zip(windows, counts, strict=True)
+        )
         self.reply = reply
-        self.slots = np.full((n_pages, PAGE), EMPTY, dtype=np.int64)
+        self.slots = [np.full((n, PAGE), EMPTY, dtype=np.int64) for n in counts]
         self.batches: list[Batch] = []
         self.error: Exception | None = None  # raised by the next run
         self.maxima = np.empty((0, 0), np.float32)
@@ -50,14 +54,15 @@ class FakeModel:
         if self.error:
             error, self.error = self.error, None
             raise error
-        pages = batch.tables[batch.sequences, batch.positions // PAGE]
-        self.slots[pages, batch.positions % PAGE] = batch.tokens
-        rows = [self.logits(self.history(batch, index)) for index in batch.wanted]
+        for slots, table in zip(self.slots, batch.tables, strict=True):
+            pages = table[batch.sequences, batch.positions // PAGE]
+            slots[pages, batch.positions % PAGE] = batch.tokens
+        rows = [self.row(self.seen(batch, index)) for index in batch.wanted]
         logits = np.array(rows, dtype=np.float32).reshape(-1, self.vocab_size)
         starts = range(0, self.vocab_size, STRIP)
         self.maxima = np.maximum.reduceat(logits, starts, axis=1)
         embedded = () if batch.embedded is None else batch.embedded
-        states = [self.logits(self.history(batch, index))[:STATE_DIM] for index in embedded]
+        states = [self.row(self.seen(batch, index))[:STATE_DIM] for index in embedded]
         self.states = np.array(states, np.float32).reshape(-1, STATE_DIM)
         return logits
 
@@ -67,33 +72,53 @@ class FakeModel:
         assert 0 < n <= self.max_batch
         assert len(batch.positions) == len(batch.sequences) == n
         assert len(batch.wanted) <= MAX_WANTED
-        for array in (batch.tokens, batch.positions, batch.sequences, batch.tables, batch.wanted):
+        for array in (batch.tokens, batch.positions, batch.sequences, *batch.tables, batch.wanted):
             assert array.dtype == np.int32
         assert np.all((batch.tokens >= 0) & (batch.tokens < self.vocab_size))
         assert np.all((batch.positions >= 0) & (batch.positions < self.context_length))
         assert np.all(np.diff(batch.wanted) > 0)
-        pages = batch.tables[batch.sequences, batch.positions // PAGE]
-        assert np.all((pages >= 0) & (pages < self.n_pages))
-        slots = pages.astype(np.int64) * PAGE + batch.positions % PAGE
-        assert len(np.unique(slots)) == n, "two tokens in one slot"
-        for row in range(len(batch.tables)):
+        for group, table in zip(self.groups, batch.tables, strict=True):
+            pages = table[batch.sequences, batch.positions // PAGE]
+            assert np.all((pages >= 0) & (pages < group.n_pages))
+            slots = pages.astype(np.int64) * PAGE + batch.positions % PAGE
+            assert len(np.unique(slots)) == n, "two tokens in one slot"
+        for row in range(len(batch.tables[0])):
             assert np.all(np.diff(batch.positions[batch.sequences == row]) == 1)
 
-    def history(self, batch: Batch, index: int) -> list[int]:
-        """The tokens of a sequence up to a token of the batch, as its pages have them."""
-        positions = np.arange(batch.positions[index] + 1)
-        table = batch.tables[batch.sequences[index]]
-        tokens = self.slots[table[positions // PAGE], positions % PAGE]
-        assert np.all(tokens != EMPTY), "a slot that was never filled"
-        return [int(token) for token in tokens]
+    def seen(self, batch: Batch, index: int) -> list[list[int]]:
+        """What each group sees from a token of the batch on, as its pages have it."""
+        position, found = int(batch.positions[index]), list[list[int]]()
+        for group, slots, table in zip(self.groups, self.slots, batch.tables, strict=True):
+            positions = np.arange(group.first_seen(position), position + 1)
+            pages = table[batch.sequences[index], positions // PAGE]
+            assert np.all(pages != NO_PAGE), "a page that was let go too early"
+            tokens = slots[pages, positions % PAGE]
+            assert np.all(tokens != EMPTY), "a slot that was never filled"
+            found.append(tokens.tolist())
+        return found
 
     def logits(self, history: Sequence[int]) -> npt.NDArray[np.float32]:
         """The row that follows a history: [vocab]."""
-        seed = zlib.crc32(np.array(history, dtype=np.int64).tobytes())
+        return self.row([history[group.first_seen(len(history) - 1) :] for group in self.groups])
+
+    def row(self, seen: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """The row that follows what each group sees: [vocab]."""
+        seed = 0
+        for tokens in seen:
+            seed = zlib.crc32(np.array(tokens, dtype=np.int64).tobytes(), seed)
         row = np.random.default_rng(seed).normal(size=self.vocab_size).astype(np.float32)
         if self.reply:
-            row[self.reply(history)] = 40
+            row[self.reply(seen[0])] = 40
         return row
+
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        self.slots[group][target] = self.slots[group][source]
+
+    def read_page(self, group: int, page: int) -> bytes:
+        return self.slots[group][page].tobytes()
+
+    def write_page(self, group: int, page: int, data: bytes) -> None:
+        self.slots[group][page] = np.frombuffer(data, np.int64)
 
     def close(self) -> None:
         self.closed = True

@@ -57,7 +57,7 @@ def test_many_threads_hear_what_each_would_hear_alone() -> None:
         for thread in threads:
             thread.join()
         wait_until_idle(driver)
-        assert driver.engine.pool.n_free == 8
+        assert driver.engine.usage().pages_in_use == 0
         return [answers[k] for k in range(24)]
 
     assert ask_all(6) == ask_all(1)
@@ -117,7 +117,7 @@ def test_a_stream_that_is_left_is_cancelled() -> None:
     assert stream.stats.generated_tokens < 1000
     assert list(stream) == []
     wait_until_idle(driver)
-    assert driver.engine.pool.n_free == 16
+    assert driver.engine.usage().pages_in_use == 0
 
 
 def test_a_stream_that_is_dropped_is_cancelled() -> None:

@@ -7,13 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from satchel.base.errors import MemoryLimitError
-from satchel.engine.pages import PagePool, pages_for
+from satchel.engine.pages import PagePool
 from satchel.engine.sequence import Sequence
-from satchel.runtime.batch import PAGE
+from satchel.runtime.batch import PAGE, CacheGroup
+
+
+def pool_of(n_pages: int, window: int | None = None) -> PagePool:
+    return PagePool(CacheGroup(window, n_pages, 1))
 
 
 def test_used_pages_are_handed_out_first() -> None:
-    pool = PagePool(5)
+    pool = pool_of(5)
     first, second = pool.take(), pool.take()
     assert (first, second) == (0, 1)
     pool.release(first)
@@ -22,7 +26,7 @@ def test_used_pages_are_handed_out_first() -> None:
 
 
 def test_a_shared_page_is_freed_by_its_last_holder() -> None:
-    pool = PagePool(2)
+    pool = pool_of(2)
     page = pool.take()
     pool.share(page)
     pool.check([[page], [page]])
@@ -34,7 +38,7 @@ def test_a_shared_page_is_freed_by_its_last_holder() -> None:
 
 
 def test_no_page_is_left() -> None:
-    pool = PagePool(1)
+    pool = pool_of(1)
     pool.take()
     with pytest.raises(MemoryLimitError, match="all 1 pages of the KV cache are in use"):
         pool.take()
@@ -42,14 +46,14 @@ def test_no_page_is_left() -> None:
 
 @pytest.mark.parametrize("tables", [[], [[0], [0]], [[0, 1]], [[1]], [[0, 0]]])
 def test_check_notices_what_does_not_add_up(tables: list[list[int]]) -> None:
-    pool = PagePool(3)
+    pool = pool_of(3)
     pool.take()
     with pytest.raises(AssertionError):
         pool.check(tables)
 
 
 def test_check_notices_a_lost_page() -> None:
-    pool = PagePool(2)
+    pool = pool_of(2)
     pool.free.pop()
     with pytest.raises(AssertionError, match="a page is lost"):
         pool.check([])
@@ -57,8 +61,8 @@ def test_check_notices_a_lost_page() -> None:
 
 @given(st.lists(st.integers(0, 3), max_size=300), st.lists(st.integers(0, 3), min_size=1))
 def test_restart_keeps_the_common_beginning(tokens: list[int], more: list[int]) -> None:
-    pool = PagePool(20)
-    sequence = Sequence(pool)
+    pool = pool_of(20)
+    sequence = Sequence([pool])
     sequence.tokens = tokens
     sequence.grow(len(tokens))
     sequence.advance(len(tokens))
@@ -69,14 +73,14 @@ def test_restart_keeps_the_common_beginning(tokens: list[int], more: list[int]) 
         common += 1
     assert sequence.n_cached == common
     assert sequence.n_pending == len(prompt) - common > 0
-    assert len(sequence.pages) == pages_for(common)
-    pool.check([sequence.pages])
+    sequence.check()
+    pool.check([sequence.pages[0].ids])
 
 
 def test_growing_takes_pages_only_when_they_are_needed() -> None:
-    pool = PagePool(3)
-    sequence = Sequence(pool)
+    pool = pool_of(3)
+    sequence = Sequence([pool])
     sequence.tokens = [0] * (PAGE + 1)
     for n, pages in ((1, 1), (PAGE, 1), (PAGE + 1, 2)):
         sequence.grow(n)
-        assert len(sequence.pages) == pages
+        assert len(sequence.pages[0].ids) == pages

@@ -37,7 +37,7 @@ def test_alone_in_chunks_of_any_size(prompt: list[int], max_batch: int, n: int) 
     run(engine)
     assert ask.answer == expected(prompt, n)
     assert ask.reason == "length"
-    assert engine.pool.n_free == engine.pool.n_pages
+    assert engine.usage().pages_in_use == 0
 
 
 @settings(max_examples=40, deadline=None)
@@ -56,7 +56,7 @@ def test_beside_others_as_alone(prompts: list[list[int]], max_batch: int, n_page
         engine.submit(ask)
     run(engine)
     assert [ask.answer for ask in asks] == alone
-    assert engine.pool.n_free == n_pages
+    assert engine.usage().pages_in_use == 0
 
 
 @settings(max_examples=30, deadline=None)
@@ -203,7 +203,7 @@ def test_cancelling_frees_the_pages_before_the_next_step() -> None:
     run(engine)
     assert (ask.answer, queued.answer) == ([], [])
     assert other.answer == expected(list(range(100)), 8)
-    assert engine.pool.n_free == engine.pool.n_pages
+    assert engine.usage().pages_in_use == 0
 
 
 def test_stop_tokens_end_the_answer_and_have_no_text() -> None:
@@ -271,7 +271,7 @@ def test_end_tells_everyone() -> None:
     ended = engine.end(CancelledError("closed"))
     assert {delta.request for delta in ended} == set(asks)
     assert not engine.has_work
-    assert engine.pool.n_free == engine.pool.n_pages
+    assert engine.usage().pages_in_use == 0
 
 
 def test_stats_count_what_was_done() -> None:
@@ -360,7 +360,7 @@ class Crowd(RuleBasedStateMachine):
             for session in self.sessions:
                 self.engine.forget(session)
             self.engine.step()
-            assert self.engine.pool.n_free == self.engine.pool.n_pages
+            assert self.engine.usage().pages_in_use == 0
 
 
 Crowd.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

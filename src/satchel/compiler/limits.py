@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from satchel.runtime.batch import PAGE
+from satchel.runtime.batch import PAGE, pages_within
 from satchel.runtime.plan import Plan
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan has room for: tokens in a run, positions of a sequence, pages, sequences in a
-    run.
+    """What a plan has room for: tokens in a run, positions of a sequence, pages (of layers that
+    see all of it; see `group_pages`), sequences in a run.
     """
 
     max_batch: int
@@ -23,6 +23,30 @@ class Limits:
 def max_pages(limits: Limits) -> int:
     """Pages of a sequence."""
     return -(-limits.context // PAGE)
+
+
+@dataclass(frozen=True)
+class Caches:
+    """A cache group, and its layers' buffers: each holds all pages, one after another."""
+
+    window: int | None
+    n_pages: int
+    buffers: tuple[str, ...]
+
+
+def group_pages(limits: Limits, window: int | None) -> int:
+    """Pages of a cache group: for each context that a group without a window would hold, the pages
+    of a window and of a chunk.
+    """
+    if window is None:
+        return limits.n_pages
+    contexts = max(1, limits.n_pages // max_pages(limits))
+    return min(limits.n_pages, contexts * pages_within(window - 1 + limits.max_batch))
+
+
+def tables_name(group: int) -> str:
+    """The input that holds a cache group's tables."""
+    return f"tables.{group}"
 
 
 def scalars_of(plan: Plan, counts: dict[str, int]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from satchel.base.errors import KernelError, UnsupportedError
-from satchel.compiler.limits import Limits, max_pages
+from satchel.compiler.limits import Caches, Limits, group_pages, max_pages, tables_name
 from satchel.compiler.lowering import (
     NONE,
     RULES,
@@ -43,7 +43,8 @@ from satchel.runtime.plan import Arg, Count, Plan, Ref
 
 def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
     """The plan of a fused graph. Raises KernelError where the plan would not be sound."""
-    low = Lowering(target, limits)
+    low = Lowering(target, limits, caches_of(graph, limits))
+    tables = limits.max_sequences * max_pages(limits)
     low.buffer("none", 64, "scratch")
     for name, n in (
         ("tokens", limits.max_batch),
@@ -51,7 +52,7 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
         ("sequences", limits.max_batch),
         ("wanted", MAX_WANTED),
         ("embedded", limits.max_batch),
-        ("tables", limits.max_sequences * max_pages(limits)),
+        *((tables_name(i), tables) for i in range(len(low.caches))),
         ("groups", 4 * limits.max_batch),
     ):
         low.buffer(name, 4 * n, "input")
@@ -75,7 +76,7 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
     )
     if low.attention is None:
         raise KernelError("a graph without attention has no plan")
-    return Lowered(plan.check(), low.builds, low.weights, low.attention)
+    return Lowered(plan.check(), low.builds, low.weights, low.attention, low.caches)
 
 
 def lower_maxima(low: Lowering, logits: Node) -> None:
@@ -267,7 +268,8 @@ def lower_rope_store(low: Lowering, node: Node) -> None:
             f"values of {v.shape[2]} dims beside keys of {head_dim} have no kernel"
         )
     normed, attrs = bool(node["normed"]), node.attrs
-    kv = low.buffer(kv_name(node), low.limits.n_pages * pages.page_bytes(n_kv, head_dim), "kv")
+    group, caches = group_of(low, node)
+    kv = low.buffer(kv_name(node), caches.n_pages * pages.page_bytes(n_kv, head_dim), "kv")
     out = low.new(node)
     places = {"q": low.places[q], "k": low.places[k], "v": low.places[v]}
     args = {
@@ -275,7 +277,8 @@ def lower_rope_store(low: Lowering, node: Node) -> None:
         "kv": Ref(kv),
         **places,
         **{f"{n}_stride": p.stride for n, p in places.items()},
-        **{n: Ref(n) for n in ("positions", "sequences", "tables")},
+        **{n: Ref(n) for n in ("positions", "sequences")},
+        "tables": Ref(tables_name(group)),
         "turns": turns_of(low, node, 4 + 2 * normed),
         "q_weight": low.vector(node.inputs[4]) if normed else NONE,
         "k_weight": low.vector(node.inputs[5]) if normed else NONE,
@@ -300,6 +303,23 @@ def lower_rope_store(low: Lowering, node: Node) -> None:
 
 def kv_name(node: Node) -> str:
     return f"kv.{node['cache']}"
+
+
+def caches_of(graph: Graph, limits: Limits) -> tuple[Caches, ...]:
+    """Layers by their windows, in the order of the layers."""
+    layers: dict[int | None, list[str]] = {}
+    for node in graph.nodes:
+        if node.op == "attend":
+            window = node["window"]
+            assert window is None or isinstance(window, int)
+            layers.setdefault(window, []).append(kv_name(node))
+    return tuple(Caches(w, group_pages(limits, w), tuple(names)) for w, names in layers.items())
+
+
+def group_of(low: Lowering, node: Node) -> tuple[int, Caches]:
+    """The cache group of an attention's node, and its number."""
+    name = kv_name(node)
+    return next((i, c) for i, c in enumerate(low.caches) if name in c.buffers)
 
 
 def turns_of(low: Lowering, node: Node, n_before: int) -> Ref:
@@ -339,7 +359,8 @@ def lower_attend(low: Lowering, node: Node) -> None:
         "scratch": Ref(scratch),
         "q": low.places[node.inputs[0]],
         "kv": Ref(kv_name(node)),
-        **{n: Ref(n) for n in ("positions", "tables", "groups")},
+        **{n: Ref(n) for n in ("positions", "groups")},
+        "tables": Ref(tables_name(group_of(low, node)[0])),
         "n_groups": "groups",
         "max_pages": max_pages(low.limits),
         "y_stride": out.stride,

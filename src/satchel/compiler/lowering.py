@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from satchel.base.errors import KernelError
-from satchel.compiler.limits import Limits
+from satchel.compiler.limits import Caches, Limits
 from satchel.compiler.weights import Vector, Weight
 from satchel.formats.packed import ROWS
 from satchel.graph.graph import Node
@@ -40,6 +40,7 @@ class Lowered:
     builds: dict[str, Build]
     weights: dict[str, Weight]
     attention: Heads  # of any layer: all are alike in what a step's groups depend on
+    caches: tuple[Caches, ...]
 
 
 Lower: TypeAlias = "Callable[[Lowering, Node], None]"
@@ -62,6 +63,7 @@ class Lowering:
 
     target: Target
     limits: Limits
+    caches: tuple[Caches, ...]
     places: dict[Node, Place] = field(default_factory=dict[Node, Place])
     steps: list[Step] = field(default_factory=list[Step])
     buffers: dict[str, Buffer] = field(default_factory=dict[str, Buffer])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from satchel.base.errors import OptionError
 from satchel.base.options import options
-from satchel.compiler.limits import Limits, max_pages, scalars_of
+from satchel.compiler.limits import Limits, max_pages, scalars_of, tables_name
 from satchel.compiler.packing import PackedWeights
 from satchel.compiler.plan_cache import Ready, find_ready, ready_key
 from satchel.compiler.weights import Turns
@@ -24,8 +24,9 @@ from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
 from satchel.machine.tuned import best_threads
-from satchel.runtime.batch import MAX_WANTED, PAGE, Batch
+from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, CacheGroup
 from satchel.runtime.executor import Executor, Profile
+from satchel.runtime.kv import GroupMemory
 from satchel.runtime.link import link_all
 from satchel.runtime.memory import Memory
 from satchel.runtime.objects import ObjectCache
@@ -98,7 +99,14 @@ class CompiledModel:
             for b in self.plan.buffers
             if b.kind == "input"
         }
-        self._tables = self._inputs["tables"].reshape(-1, max_pages(limits))
+        self._kv = [
+            GroupMemory(c.window, c.n_pages, [self._memories[name] for name in c.buffers])
+            for c in ready.caches
+        ]
+        self._tables = [
+            self._inputs[tables_name(i)].reshape(-1, max_pages(limits))
+            for i in range(len(self._kv))
+        ]
         self._counts: dict[str, int] = {}
         self._scalars: dict[str, int] = {}
         self._vocab = ready.vocab_size
@@ -130,8 +138,17 @@ class CompiledModel:
         return self._limits.max_batch
 
     @property
-    def n_pages(self) -> int:
-        return self._limits.n_pages
+    def groups(self) -> tuple[CacheGroup, ...]:
+        return tuple(memory.group for memory in self._kv)
+
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        self._kv[group].copy(source, target)
+
+    def read_page(self, group: int, page: int) -> bytes:
+        return self._kv[group].read(page)
+
+    def write_page(self, group: int, page: int, data: bytes) -> None:
+        self._kv[group].write(page, data)
 
     @property
     def maxima(self) -> NDArray[np.float32]:
@@ -140,10 +157,6 @@ class CompiledModel:
     @property
     def states(self) -> NDArray[np.float32]:
         return self._states
-
-    @property
-    def page_bytes(self) -> int:
-        return self.plan.bytes_of("kv") // self._limits.n_pages if self._limits.n_pages else 0
 
     @property
     def threads(self) -> int:
@@ -185,10 +198,10 @@ class CompiledModel:
         if (
             n > limits.max_batch
             or len(batch.wanted) > MAX_WANTED
-            or len(batch.tables) > limits.max_sequences
+            or len(batch.tables[0]) > limits.max_sequences
         ):
             raise OptionError(
-                f"a step of {n} tokens, {len(batch.tables)} sequences and "
+                f"a step of {n} tokens, {len(batch.tables[0])} sequences and "
                 f"{len(batch.wanted)} rows of logits is "
                 f"too large: at most {limits.max_batch}, {limits.max_sequences} and {MAX_WANTED}"
             )
@@ -199,8 +212,9 @@ class CompiledModel:
         n_embedded = 0 if batch.embedded is None else len(batch.embedded)
         if batch.embedded is not None:
             inputs["embedded"][:n_embedded] = batch.embedded
-        n_sequences, width = batch.tables.shape
-        self._tables[:n_sequences, :width] = batch.tables[:, : self._tables.shape[1]]
+        for own, given in zip(self._tables, batch.tables, strict=True):
+            n_sequences, width = given.shape
+            own[:n_sequences, :width] = given[:, : own.shape[1]]
         rows = {"tokens": n, "wanted": len(batch.wanted), "embedded": n_embedded}
         counts = {**rows, **self._attention(batch)}
         if counts != self._counts:  # they seldom differ from one decoded token to the next
@@ -247,11 +261,10 @@ def load_model(
 ) -> CompiledModel:
     """Compile a checkpoint for this machine, or find it compiled, and make it ready to run.
 
-    `context`: positions of a sequence; `n_pages`: pages of KV, by default enough for two
-    sequences of full length; `threads`: None takes what was measured to be best here
-    (`satchel tune`), or what the machine suggests; `cache`: None for the
-    user's own; `pack_cache`: False keeps the packed weights in memory alone. Raises SatchelError
-    of every kind.
+    `context`: positions of a sequence; `n_pages`: pages of KV in layers without a window, by
+    default enough for two sequences of full length; `threads`: None takes what was measured to be
+    best here (`satchel tune`), or what the machine suggests; `cache`: None for the user's own;
+    `pack_cache`: False keeps the packed weights in memory alone. Raises SatchelError of every kind.
     """
     settings = options()
     limits = Limits(max_batch, context, n_pages or 2 * -(-context // PAGE), MAX_SEQUENCES)

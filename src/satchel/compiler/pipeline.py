@@ -50,7 +50,7 @@ def prepare(
     plan = replace(lowered.plan, kernels={name: r.key for name, r in requests.items()})
     heads, vocab_size = lowered.attention, int(graph.outputs[0].shape[-1])
     numbers = (heads.n_kv, heads.group_tokens, vocab_size, int(states_of(graph).shape[-1]))
-    return Ready(plan, lowered.weights, *numbers), code
+    return Ready(plan, lowered.weights, lowered.caches, *numbers), code
 
 
 def object_request(build: Build) -> Request:

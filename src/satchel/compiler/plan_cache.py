@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from satchel.compiler.limits import Limits
+from satchel.compiler.limits import Caches, Limits
 from satchel.compiler.sources import plan_digest
 from satchel.compiler.weights import FileRows, Matrix, Turns, Vector, Weight
 from satchel.files.checkpoint import Checkpoint
@@ -33,6 +33,7 @@ class Ready:
 
     plan: Plan
     weights: dict[str, Weight]
+    caches: tuple[Caches, ...]
     n_kv: int
     group_tokens: int
     vocab_size: int
@@ -41,6 +42,7 @@ class Ready:
     def __str__(self) -> str:
         rest = {
             "weights": {name: [type(w).__name__, asdict(w)] for name, w in self.weights.items()},
+            "caches": [asdict(caches) for caches in self.caches],
             "n_kv": self.n_kv,
             "group_tokens": self.group_tokens,
             "vocab_size": self.vocab_size,
@@ -55,7 +57,8 @@ def parse_ready(text: str) -> Ready:
     rest: dict[str, Any] = json.loads(first, object_hook=_with_tuples)
     weights = {name: _weight(*entry) for name, entry in rest["weights"].items()}
     numbers = (rest[name] for name in ("n_kv", "group_tokens", "vocab_size", "state_dim"))
-    return Ready(parse_plan(plan), weights, *numbers)
+    caches = tuple(Caches(**fields) for fields in rest["caches"])
+    return Ready(parse_plan(plan), weights, caches, *numbers)
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

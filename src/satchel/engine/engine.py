@@ -18,15 +18,33 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class GroupUsage:
+    """The pages of the layers that see equally far."""
+
+    window: int | None  # how far they see, in tokens; None: all
+    pages: int
+    pages_in_use: int  # those that idle sessions keep are among them
+
+
+@dataclass(frozen=True)
 class Usage:
     """What an engine is doing, and has done since it began."""
 
     running: int  # requests
     waiting: int
-    pages: int
-    pages_in_use: int  # those that idle sessions keep are among them
+    groups: tuple[GroupUsage, ...]
     steps: int
     shares: int  # requests that took part in a step, summed over all steps
+
+    @property
+    def pages(self) -> int:
+        """Of all groups."""
+        return sum(group.pages for group in self.groups)
+
+    @property
+    def pages_in_use(self) -> int:
+        """Of all groups."""
+        return sum(group.pages_in_use for group in self.groups)
 
 
 class Engine:
@@ -39,8 +57,8 @@ class Engine:
     def __init__(self, model: Model) -> None:
         """Raises MemoryLimitError when the model's pages can't hold one full context."""
         self.model = model
-        self.pool = PagePool(model.n_pages)
-        self.scheduler = Scheduler(model, self.pool)
+        self.pools = tuple(PagePool(group) for group in model.groups)
+        self.scheduler = Scheduler(model, self.pools)
         self.submitted: deque[Request] = deque()
         self.forgotten: deque[Sequence] = deque()
         self.n_steps = 0
@@ -53,19 +71,22 @@ class Engine:
 
     def usage(self) -> Usage:
         """May be called by any thread; its numbers may be a step apart."""
-        scheduler, pool = self.scheduler, self.pool
+        scheduler = self.scheduler
+        groups = tuple(
+            GroupUsage(pool.group.window, pool.n_pages, pool.n_pages - pool.n_free)
+            for pool in self.pools
+        )
         return Usage(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(self.submitted),
-            pages=pool.n_pages,
-            pages_in_use=pool.n_pages - pool.n_free,
+            groups=groups,
             steps=self.n_steps,
             shares=self.n_shares,
         )
 
     def sequence(self, *, kept: bool = False) -> Sequence:
         """A new and empty sequence; one that is `kept` remembers its pages between requests."""
-        return Sequence(self.pool, kept=kept)
+        return Sequence(self.pools, kept=kept)
 
     def submit(self, request: Request) -> None:
         """Queues a request, whose prompt must be one token or more and shorter than the context."""
@@ -93,6 +114,7 @@ class Engine:
         self.n_shares += len(self.scheduler.shares)
         logits = self.model.run(batch)
         maxima = self.model.maxima
+        _read_states(self.scheduler.shares, self.model)
         answers = [_read(share, logits, maxima) for share in self.scheduler.shares]
         return self.scheduler.advance(answers)
 
@@ -113,3 +135,12 @@ def _read(share: Share, logits: Rows, maxima: Rows) -> list[int] | Exception:
         return share.request.read(logits[share.rows], maxima[share.rows])
     except SatchelError as error:  # one request's trouble is not its neighbours'
         return error
+
+
+def _read_states(shares: list[Share], model: Model) -> None:
+    """Gives those who embed the states of their tokens."""
+    at = 0
+    for share in shares:
+        if n := share.n_embedded:
+            share.request.read_states(model.states[at : at + n])
+            at += n

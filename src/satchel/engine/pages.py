@@ -10,16 +10,22 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from satchel.base.errors import MemoryLimitError
-from satchel.runtime.batch import PAGE
+from satchel.runtime.batch import NO_PAGE, PAGE, CacheGroup, pages_within
 
 
 class PagePool:
-    """Counts who holds each of `n_pages` pages. A page that two sequences hold is read only."""
+    """Counts who holds each page of a cache group. A page that two sequences hold is read only."""
 
-    def __init__(self, n_pages: int) -> None:
-        self.n_pages = n_pages
+    def __init__(self, group: CacheGroup) -> None:
+        self.group = group
+        self.n_pages = n_pages = group.n_pages
         self.holders = [0] * n_pages
         self.free = list(range(n_pages - 1, -1, -1))  # a stack: page 0 on top, then the last freed
+
+    def most(self, n_tokens: int, chunk: int) -> int:
+        """The pages that a sequence of so many tokens holds at most, `chunk` of them in a step."""
+        whole, window = pages_for(n_tokens), self.group.window
+        return whole if window is None else min(whole, pages_within(window - 1 + chunk))
 
     @property
     def n_free(self) -> int:
@@ -57,6 +63,52 @@ class PagePool:
         assert held.keys() <= set(range(self.n_pages)), f"no such page: {held.keys()}"
         assert len(set(self.free)) == len(self.free), "a page is free twice"
         assert set(self.free) == {p for p, n in enumerate(self.holders) if not n}, "a page is lost"
+
+
+class Pages:
+    """The pages of one sequence in one cache group: those of all that its window still reaches."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.first = 0  # the place in the sequence of the first page that is held
+        self.ids: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """The place after the last page's."""
+        return self.first + len(self.ids)
+
+    def missing(self, n_tokens: int) -> int:
+        """How many pages more it takes to hold what is behind them, up to `n_tokens` tokens."""
+        return max(0, pages_for(n_tokens) - self.end)
+
+    def grow(self, n_tokens: int) -> None:
+        """Takes pages for the first `n_tokens`; raises MemoryLimitError when none is left."""
+        for _ in range(self.missing(n_tokens)):
+            self.ids.append(self.pool.take())
+
+    def reaches(self, n_tokens: int) -> bool:
+        """Whether a sequence can go on from its first `n_tokens`: all that it will see is held."""
+        return self.first * PAGE <= self.pool.group.first_seen(n_tokens)
+
+    def slide(self, n_tokens: int) -> None:
+        """Frees the pages that nothing behind the first `n_tokens` tokens will see."""
+        n = min(self.pool.group.first_seen(n_tokens) // PAGE - self.first, len(self.ids))
+        for page in self.ids[: max(0, n)]:
+            self.pool.release(page)
+        del self.ids[: max(0, n)]
+        self.first += max(0, n)
+
+    def cut(self, n_tokens: int) -> None:
+        """Frees the pages behind the first `n_tokens` tokens."""
+        while self.ids and self.end > pages_for(n_tokens):
+            self.pool.release(self.ids.pop())
+        if not self.ids:
+            self.first = 0 if not n_tokens else self.first
+
+    def row(self, width: int) -> list[int]:
+        """The group's table of the sequence, `width` long."""
+        return [NO_PAGE] * self.first + self.ids + [NO_PAGE] * (width - self.end)
 
 
 def pages_for(n_tokens: int) -> int:

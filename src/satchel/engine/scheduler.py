@@ -20,7 +20,7 @@ from satchel.base.errors import MemoryLimitError
 from satchel.engine.pages import PagePool, pages_for
 from satchel.engine.request import Delta, Request
 from satchel.engine.sequence import Sequence
-from satchel.runtime.batch import MAX_WANTED, NO_PAGE, PAGE, Batch, Model
+from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, Model
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +32,8 @@ UP_TO = np.arange(MAX_WANTED, dtype=np.int32)
 class Share:
     """A request's part of a step: its next tokens, from position `begin` to `end`.
 
-    The logits of those from `wanted` on are rows `rows` of what the model gives.
+    The logits of those from `wanted` on are rows `rows` of what the model gives; of those from
+    `embedded` on the final states are read.
     """
 
     request: Request
@@ -40,6 +41,7 @@ class Share:
     end: int
     wanted: int
     rows: slice
+    embedded: int
 
     @property
     def n_tokens(self) -> int:
@@ -51,17 +53,24 @@ class Share:
         """How many rows of logits it reads."""
         return self.end - self.wanted
 
+    @property
+    def n_embedded(self) -> int:
+        """How many states it reads."""
+        return self.end - self.embedded
+
 
 class Scheduler:
     """Plans steps as plain data. Not thread-safe: the engine sees to that."""
 
-    def __init__(self, model: Model, pool: PagePool) -> None:
-        if model.n_pages < pages_for(model.context_length):
-            raise MemoryLimitError(
-                f"a context of {model.context_length} tokens takes "
-                f"{pages_for(model.context_length)} pages, and there are {model.n_pages}"
-            )
-        self.pool = pool
+    def __init__(self, model: Model, pools: tuple[PagePool, ...]) -> None:
+        for pool in pools:
+            most = pool.most(model.context_length, model.max_batch)
+            if pool.n_pages < most:
+                raise MemoryLimitError(
+                    f"a context of {model.context_length} tokens takes {most} pages, and there are "
+                    f"{pool.n_pages}"
+                )
+        self.pools = pools
         self.max_batch = model.max_batch
         self.max_running = min(MAX_WANTED, model.max_batch)
         self.waiting: deque[Request] = deque()
@@ -140,9 +149,11 @@ class Scheduler:
         running = [request.sequence for request in self.running]
         assert not self.idle.keys() & set(running), "a running sequence counts as idle"
         assert len(running) <= self.max_running, "more requests than a step has room for"
-        for sequence in (*running, *self.idle):
-            assert len(sequence.pages) == pages_for(sequence.n_cached), "more pages than tokens"
-        self.pool.check([sequence.pages for sequence in (*running, *self.idle)])
+        sequences = (*running, *self.idle)
+        for sequence in sequences:
+            sequence.check()
+        for i, pool in enumerate(self.pools):
+            pool.check([sequence.pages[i].ids for sequence in sequences])
 
     def _let_go(self, deltas: list[Delta]) -> None:
         ended = {delta.request for delta in deltas if delta.is_last}
@@ -153,7 +164,7 @@ class Scheduler:
         for sequence in {request.sequence for request in ended} - self._busy():
             self.idle.pop(sequence, None)
             sequence.roll_back(sequence.n_cached if sequence.kept else 0)
-            if sequence.pages:
+            if sequence.n_cached:
                 self.idle[sequence] = None
 
     def _busy(self) -> set[Sequence]:
@@ -163,26 +174,33 @@ class Scheduler:
         """Takes up waiting requests while there are pages for them, and one to grow for each."""
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting[0]
-            spare = self.pool.n_free + sum(len(sequence.pages) for sequence in self.idle)
-            fits = pages_for(request.length + 1) + len(self.running) <= spare
+            fits = all(
+                pool.most(request.length + 1, self.max_batch) + len(self.running) <= self._spare(i)
+                for i, pool in enumerate(self.pools)
+            )
             if (self.running and not fits) or request.sequence in self._busy():
                 return
             self.running.append(self.waiting.popleft())
             self.idle.pop(request.sequence, None)
             request.begin()
 
+    def _spare(self, group: int) -> int:
+        """How many pages of a group are free, or soon will be."""
+        kept = sum(len(sequence.pages[group].ids) for sequence in self.idle)
+        return self.pools[group].n_free + kept
+
     def _make_room(self, request: Request, n_tokens: int) -> bool:
         """Frees pages until `n_tokens` of a request's tokens fit; False when it has to wait."""
-        while self.pool.n_free < request.sequence.missing_pages(n_tokens):
+        while not request.sequence.fits(n_tokens):
             if self.idle:
                 coldest = next(iter(self.idle))
-                coldest.roll_back(PAGE * (len(coldest.pages) - 1))
-                if not coldest.pages:
+                coldest.roll_back((coldest.n_cached - 1) // PAGE * PAGE)
+                if not coldest.n_cached:
                     del self.idle[coldest]
                 continue
             last = self.running.pop()
             self.waiting.appendleft(last)
-            if last.sequence.pages:
+            if last.sequence.n_cached:
                 self.idle[last.sequence] = None
             if last is request:
                 return False
@@ -195,18 +213,23 @@ def _share(request: Request, max_tokens: int, max_rows: int, first_row: int) -> 
     wanted = max(begin, request.first_wanted)
     end = min(begin + max_tokens, len(request.sequence.tokens), wanted + max_rows)
     wanted = min(wanted, end)
-    return Share(request, begin, end, wanted, slice(first_row, first_row + end - wanted))
+    first = request.first_embedded
+    embedded = end if first is None else min(max(begin, first), end)
+    rows = slice(first_row, first_row + end - wanted)
+    return Share(request, begin, end, wanted, rows, embedded)
 
 
 def _batch(shares: list[Share]) -> Batch:
     tokens: list[int] = []
     positions: list[int] = []
     wanted: list[int] = []
+    embedded: list[int] = []
     for share in shares:
         first = len(tokens) - share.begin
         tokens += share.request.sequence.tokens[share.begin : share.end]
         positions += range(share.begin, share.end)
         wanted += range(first + share.wanted, first + share.end)
+        embedded += range(first + share.embedded, first + share.end)
     rows = UP_TO[: len(shares)]
     if len(tokens) > len(shares):
         rows = rows.repeat([share.n_tokens for share in shares])
@@ -216,11 +239,12 @@ def _batch(shares: list[Share]) -> Batch:
         sequences=rows,
         tables=_tables(shares),
         wanted=np.array(wanted, dtype=np.int32),
+        embedded=np.array(embedded, dtype=np.int32) if embedded else None,
     )
 
 
-def _tables(shares: list[Share]) -> npt.NDArray[np.int32]:
-    """The pages of each share's sequence; NO_PAGE behind them."""
-    lists = [share.request.sequence.pages for share in shares]
-    width = max(map(len, lists))
-    return np.array([p + [NO_PAGE] * (width - len(p)) for p in lists], dtype=np.int32)
+def _tables(shares: list[Share]) -> tuple[npt.NDArray[np.int32], ...]:
+    """For each group, the pages of each share's sequence."""
+    width = pages_for(max(share.end for share in shares))
+    rows = [[pages.row(width) for pages in share.request.sequence.pages] for share in shares]
+    return tuple(np.array(group, dtype=np.int32) for group in zip(*rows, strict=True))

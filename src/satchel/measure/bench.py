@@ -76,7 +76,9 @@ class Runner:
         self.model = model
         draw = np.random.default_rng(0)
         self._tokens = draw.integers(0, model.vocab_size, model.context_length, dtype=np.int32)
-        self._table = np.arange(-(-model.context_length // PAGE), dtype=np.int32)[None]
+        # a group with fewer pages than the context takes those in turn that its window has left
+        pages = np.arange(-(-model.context_length // PAGE), dtype=np.int32)[None]
+        self._tables = tuple(pages % group.n_pages for group in model.groups)
 
     def tokens(self, n: int) -> list[int]:
         """The first n tokens."""
@@ -88,7 +90,7 @@ class Runner:
             tokens=self._tokens[start : start + n],
             positions=np.arange(start, start + n, dtype=np.int32),
             sequences=np.zeros(n, np.int32),
-            tables=self._table[:, : -(-(start + n) // PAGE)],
+            tables=tuple(table[:, : -(-(start + n) // PAGE)] for table in self._tables),
             wanted=np.array([n - 1] if wanted else [], np.int32),
         )
 

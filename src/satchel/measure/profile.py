@@ -16,7 +16,7 @@ from satchel.engine.sampler import Sampler, SamplingParams
 from satchel.measure.bench import Case, Runner
 from satchel.measure.costs import Cost, Costs
 from satchel.measure.limits import LimitMeter
-from satchel.runtime.batch import Batch
+from satchel.runtime.batch import Batch, CacheGroup
 from satchel.runtime.executor import Profile
 from satchel.text import Detokenizer, Tokenizer
 
@@ -315,12 +315,20 @@ class Watched:
         return self._model.max_batch
 
     @property
-    def n_pages(self) -> int:
-        return self._model.n_pages
+    def groups(self) -> tuple[CacheGroup, ...]:
+        return self._model.groups
 
-    @property
-    def page_bytes(self) -> int:
-        return self._model.page_bytes
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        """As the model's own."""
+        self._model.copy_page(group, source, target)
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """As the model's own."""
+        return self._model.read_page(group, page)
+
+    def write_page(self, group: int, page: int, data: bytes) -> None:
+        """As the model's own."""
+        self._model.write_page(group, page, data)
 
     @property
     def maxima(self) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
 """What a model computes in one step, and the little that the engine asks of a model.
 
-A page is a run of PAGE slots of the KV cache, and one page id serves all layers: the keys and
-values of position p of sequence s live in page `tables[s, p // PAGE]`, slot `p % PAGE`.
+A page is a run of PAGE slots of the KV cache. Layers that see equally far back are a cache group:
+one page id serves them all, and each group has ids and tables of its own. The keys and values of
+position p of sequence s live in page `tables[group][s, p // PAGE]`, slot `p % PAGE`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,25 @@ if TYPE_CHECKING:
 PAGE = 64  # slots of a page
 MAX_WANTED = 64  # rows of logits that one run gives at most: they are large, and rarely wanted
 STRIP = 64  # neighbours in a row of logits that share one maximum
-NO_PAGE = -1  # fills a table behind a sequence's last page; never read
+NO_PAGE = -1  # in a table: behind a sequence's last page, and before its window; never read
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers whose pages are handed out together."""
+
+    window: int | None  # how many positions a query sees, its own among them; None: all
+    n_pages: int  # their ids are 0 to n_pages - 1
+    page_bytes: int  # of one page, all layers of the group together
+
+    def first_seen(self, position: int) -> int:
+        """The first position that a query at `position`, or after it, sees."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
+
+def pages_within(n_positions: int) -> int:
+    """The most pages that so many positions, one after another, lie in."""
+    return (n_positions - 2) // PAGE + 2
 
 
 @dataclass(frozen=True)
@@ -30,7 +49,7 @@ class Batch:
     tokens: npt.NDArray[np.int32]  # [n]
     positions: npt.NDArray[np.int32]  # [n] each token's place in its sequence, from 0
     sequences: npt.NDArray[np.int32]  # [n] each token's row of `tables`
-    tables: npt.NDArray[np.int32]  # [n_sequences, max_pages] page ids, then NO_PAGE
+    tables: tuple[npt.NDArray[np.int32], ...]  # a group's: [n_sequences, max_pages] ids, NO_PAGE
     wanted: npt.NDArray[np.int32]  # [m] ascending indices of the tokens whose logits are wanted
     embedded: npt.NDArray[np.int32] | None = None  # the same, of those whose states are wanted
 
@@ -59,13 +78,20 @@ class Model(Protocol):
         ...
 
     @property
-    def n_pages(self) -> int:
-        """How many pages there are; their ids are 0 to n_pages - 1."""
+    def groups(self) -> tuple[CacheGroup, ...]:
+        """The cache groups, in the order of `Batch.tables`."""
         ...
 
-    @property
-    def page_bytes(self) -> int:
-        """The memory of one page, all layers together, in bytes."""
+    def copy_page(self, group: int, source: int, target: int) -> None:
+        """Makes a page's content that of another, in all layers of the group."""
+        ...
+
+    def read_page(self, group: int, page: int) -> bytes:
+        """A page's content, `page_bytes` long: the group's layers in order, each as it lies."""
+        ...
+
+    def write_page(self, group: int, page: int, data: bytes) -> None:
+        """Puts back what `read_page` gave, of this page or another. Between two runs only."""
         ...
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
