@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from satchel.base.errors import OptionError
 from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
+from satchel.engine.embedding import Embeddings
 from satchel.engine.engine import Usage
 from satchel.engine.logprobs import TokenLogprob
 from satchel.engine.pages import pages_for
@@ -211,6 +212,26 @@ class LLM:
         TextError, ContextLengthError, or MemoryLimitError when the result is too large.
         """
         return self._speaker.score(ids)
+
+    def embed(
+        self, texts: str | Iterable[str | Sequence[int]], pooling: str = "mean"
+    ) -> npt.NDArray[np.float32]:
+        """A vector for each text: the model's final states, pooled, [n, dim], each of length one.
+
+            vectors = llm.embed(["a cat", "a kitten", "a car"])
+            print(vectors @ vectors.T)
+
+        `pooling` is "mean", over all tokens of a text, or "last", its last token's. A text gets the
+        BOS token if the model's file says so; tokens are taken as they are. A single text is a list
+        of one. Raises TextError, ContextLengthError, OptionError.
+        """
+        return self.embeddings(texts, pooling).result()
+
+    def embeddings(
+        self, texts: str | Iterable[str | Sequence[int]], pooling: str = "mean"
+    ) -> Embeddings:
+        """As `embed`, to be waited for, or cancelled elsewhere. Errors are raised at once."""
+        return self._speaker.embeddings([texts] if isinstance(texts, str) else texts, pooling)
 
     def close(self) -> None:
         """Ends all requests, and gives memory and threads back. May be called again."""

@@ -112,6 +112,15 @@ class Request(ABC):
     def first_wanted(self) -> int:
         """The first position whose logits are still wanted; all after it are wanted too."""
 
+    @property
+    def first_embedded(self) -> int | None:
+        """The first position whose final state is still wanted, and all after it; None: none."""
+        return None
+
+    def read_states(self, rows: Rows) -> None:
+        """Takes the final states [n, dim] of the positions just computed that it embeds."""
+        assert not len(rows), "no states were wanted"
+
     @abstractmethod
     def read(self, rows: Rows, maxima: Rows) -> list[int]:
         """The tokens that the logits [n, vocab] of the wanted positions just computed lead to, and

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from satchel.base.errors import ContextLengthError, MemoryLimitError, TemplateError, TextError
 from satchel.engine.ask import Message, read_options
 from satchel.engine.driver import Driver
+from satchel.engine.embedding import Embedding, Embeddings, begin_embedding, read_pooling
 from satchel.engine.engine import Engine
 from satchel.engine.request import Delta, Generation, Scoring
 from satchel.engine.sampler import Sampler, is_whole
@@ -130,3 +131,25 @@ class Speaker:
         with Stream(scoring, deltas) as stream:
             stream.result()
         return scoring.logits
+
+    def embeddings(self, texts: Iterable[str | Iterable[int]], pooling: str) -> Embeddings:
+        """Vectors for texts, begun when their result is asked for; raises what `LLM.embed` says."""
+        pooled, context = read_pooling(pooling), self.model.context_length
+        if not isinstance(texts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TextError(f"a {type(texts).__name__} is not a list of texts")
+        prompts = [self.tokens(text) for text in texts]
+        if not prompts:
+            raise TextError("texts: there are none to embed")
+        for number, prompt in enumerate(prompts, 1):
+            if not prompt:
+                raise TextError(f"text {number}: there are no tokens to embed")
+            if len(prompt) > context:
+                raise ContextLengthError(
+                    f"text {number}: its {len(prompt)} tokens are more than the context of "
+                    f"{context}; shorten it, or load the model with a larger context"
+                )
+
+        def begin(prompt: Sequence[int]) -> tuple[Embedding, Stream]:
+            return begin_embedding(prompt, self.engine.sequence(), pooled, self.driver.submit)
+
+        return Embeddings(prompts, begin)
