@@ -165,3 +165,70 @@ def test_a_closed_model_is_an_error_and_no_hang() -> None:
         ask(served, None)
         served.llm.close()
         assert ask(served, None).status_code == 503
+
+
+def test_models_load_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def load(reference: str) -> LLM:
+        both.wait()
+        return named(reference)
+
+    with serving(load, ["a.gguf", "b.gguf"]) as served:
+        waiting = threading.Thread(target=ask, args=(served, "a"))
+        waiting.start()
+        assert says_of(ask(served, "b")) == "b.gguf"
+        waiting.join()
+        assert sorted(served.server.models.loaded) == ["a", "b"]
+
+
+def test_no_more_load_at_once_than_may_be_loaded() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load(reference: str) -> LLM:
+        begun.set()
+        assert go_on.wait(10)
+        return named(reference)
+
+    with serving(load, ["a.gguf", "b.gguf"], max_loaded=1) as served:
+        waiting = threading.Thread(target=ask, args=(served, "a"))
+        waiting.start()
+        assert begun.wait(10)
+        assert ask(served, "b").status_code == 503
+        go_on.set()
+        waiting.join()
+        assert says_of(ask(served, "b")) == "b.gguf"
+
+
+def test_a_model_whose_clients_left_while_it_loaded_expires() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def load(reference: str) -> LLM:
+        begun.set()
+        assert go_on.wait(10)
+        return named(reference)
+
+    with serving(load, keep_alive_s=0.05) as served:
+        with served.socket() as client:
+            body = b'{"prompt": "Say:"}'
+            head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+            client.sendall(f"{head}\r\n\r\n".encode() + body)
+            assert begun.wait(10)
+        time.sleep(0.05)
+        go_on.set()
+        wait_for(lambda: bool(served.made))
+        wait_for(lambda: not served.server.models.loaded)
+
+
+def test_a_model_that_failed_to_load_is_tried_anew() -> None:
+    tries: list[str] = []
+
+    def load(reference: str) -> LLM:
+        tries.append(reference)
+        if len(tries) == 1:
+            raise MemoryLimitError("no room")
+        return named(reference)
+
+    with serving(load) as served:
+        assert ask(served, None).status_code == 503
+        assert says_of(ask(served, None)) == "fake.gguf"

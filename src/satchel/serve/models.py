@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,8 +70,11 @@ class Models:
         self.loaded: dict[str, Loaded] = {}
         self._load, self._settings, self._journal = load, settings, journal
         self._stored = stored or stored_models
-        self._changing = asyncio.Lock()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._admitted: set[str] = set()  # of these, those for which there is room
+        self._awaited: Counter[str] = Counter()  # how many wait for a model, by its name
+        self._expiring: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def catalogue(self) -> dict[str, str]:
         """Names and references of all models that may be asked for."""
@@ -92,10 +97,12 @@ class Models:
         Raises ModelNotFoundError, OverloadedError, and as `satchel.load` does.
         """
         name = await self.find(name)
-        loaded = self.loaded.get(name)
-        if loaded is None:
-            async with self._changing:
-                loaded = self.loaded.get(name) or await self._bring(name)
+        self._awaited[name] += 1
+        try:
+            while (loaded := self.loaded.get(name)) is None:
+                await self._load_once(name)
+        finally:
+            self._awaited[name] -= 1
         # nothing is awaited between here and there, so no one can have unloaded it
         loaded.n_users += 1
         if loaded.timer:
@@ -108,42 +115,80 @@ class Models:
         """Lets go of a model; when no one holds it, its time runs."""
         loaded.n_users -= 1
         loaded.used_s = time.monotonic()
-        if loaded.n_users == 0 and loaded.keep_alive_s is not None:
-            loop = asyncio.get_running_loop()
-            loaded.timer = loop.call_later(loaded.keep_alive_s, self._expire, loaded)
+        if loaded.n_users == 0:
+            self._wait_for_users(loaded)
+
+    @asynccontextmanager
+    async def held(
+        self, name: str | None, keep_alive_s: float | None = -1
+    ) -> AsyncGenerator[Loaded]:
+        """The model, taken, and given back in the end. Raises as `take` does."""
+        loaded = await self.take(name, keep_alive_s)
+        try:
+            yield loaded
+        finally:
+            self.give(loaded)
 
     async def close(self) -> None:
-        """Unloads all."""
-        async with self._changing:
-            for loaded in list(self.loaded.values()):
-                await self._drop(loaded)
+        """Unloads all, those too that are being loaded."""
+        self._closed = True
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        for loaded in list(self.loaded.values()):
+            await self._drop(loaded)
+        await asyncio.gather(*self._expiring, return_exceptions=True)
 
-    async def _bring(self, name: str) -> Loaded:
-        reference = (await self.catalogue())[name]
-        while len(self.loaded) >= self._settings.max_loaded:
-            idle = [loaded for loaded in self.loaded.values() if not loaded.n_users]
-            if not idle:
-                raise OverloadedError(
-                    f"{len(self.loaded)} models are loaded and at work; come back later"
-                )
-            await self._drop(min(idle, key=lambda loaded: loaded.used_s))
-        begun = time.monotonic()
-        llm = await asyncio.to_thread(self._load, reference)
+    async def _load_once(self, name: str) -> None:
+        """Has the model loaded, once for all who ask meanwhile; others load side by side."""
+        loading = self._loading.get(name)
+        if loading is None:
+            loading = self._loading[name] = asyncio.ensure_future(self._bring(name))
+            loading.add_done_callback(_noticed)
+        await asyncio.shield(loading)
+
+    async def _bring(self, name: str) -> None:
+        try:
+            if self._closed:
+                raise OverloadedError("the server is ending")
+            reference = (await self.catalogue())[name]
+            await self._make_room()
+            self._admitted.add(name)
+            begun = time.monotonic()
+            llm = await asyncio.to_thread(self._load, reference)
+        finally:
+            self._admitted.discard(name)
+            del self._loading[name]
         seconds = time.monotonic() - begun
         self._journal.write("loaded", model=name, ms=round(1000 * seconds))
         sessions = Sessions(llm, most=8)
-        self.loaded[name] = Loaded(name, llm, sessions, self._settings.keep_alive_s, seconds)
-        return self.loaded[name]
+        loaded = Loaded(name, llm, sessions, self._settings.keep_alive_s, seconds)
+        self.loaded[name] = loaded
+        if not self._awaited[name]:  # they have all gone
+            self._wait_for_users(loaded)
+
+    async def _make_room(self) -> None:
+        """Unloads those that no one has used for longest, till one more may be loaded."""
+        while (n := len(self.loaded) + len(self._admitted)) >= self._settings.max_loaded:
+            idle = [one for one in self.loaded.values() if self._is_idle(one)]
+            if not idle:
+                raise OverloadedError(
+                    f"{n} models are loaded and at work, and {self._settings.max_loaded} may be; "
+                    "come back later"
+                )
+            await self._drop(min(idle, key=lambda loaded: loaded.used_s))
+
+    def _wait_for_users(self, loaded: Loaded) -> None:
+        if loaded.keep_alive_s is not None:
+            loop = asyncio.get_running_loop()
+            loaded.timer = loop.call_later(loaded.keep_alive_s, self._expire, loaded)
+
+    def _is_idle(self, loaded: Loaded) -> bool:
+        return not loaded.n_users and not self._awaited[loaded.name]
 
     def _expire(self, loaded: Loaded) -> None:
-        task = asyncio.get_running_loop().create_task(self._drop_if_idle(loaded))
-        self._closing.add(task)  # the loop itself holds tasks but weakly
-        task.add_done_callback(self._closing.discard)
-
-    async def _drop_if_idle(self, loaded: Loaded) -> None:
-        async with self._changing:
-            if not loaded.n_users and self.loaded.get(loaded.name) is loaded:
-                await self._drop(loaded)
+        if self._is_idle(loaded) and self.loaded.get(loaded.name) is loaded:
+            task = asyncio.get_running_loop().create_task(self._drop(loaded))
+            self._expiring.add(task)  # the loop itself holds tasks but weakly
+            task.add_done_callback(self._expiring.discard)
 
     async def _drop(self, loaded: Loaded) -> None:
         del self.loaded[loaded.name]
@@ -152,6 +197,12 @@ class Models:
         loaded.sessions.close()
         await asyncio.to_thread(loaded.llm.close)
         self._journal.write("unloaded", model=loaded.name)
+
+
+def _noticed(loading: asyncio.Task[None]) -> None:
+    """Those who wait are told of an error; perhaps no one does any more."""
+    if not loading.cancelled():
+        loading.exception()
 
 
 def name_of(reference: str) -> str:

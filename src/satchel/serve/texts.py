@@ -28,12 +28,8 @@ APPLY = record({"model": TEXT, "messages": MESSAGES}, "messages")
 
 @asynccontextmanager
 async def _model(request: Request, body: dict[str, Any]) -> AsyncGenerator[LLM]:
-    models = server_of(request).models
-    loaded = await models.take(body.get("model"))
-    try:
+    async with server_of(request).models.held(body.get("model")) as loaded:
         yield loaded.llm
-    finally:
-        models.give(loaded)
 
 
 async def tokenize(request: Request) -> JSONResponse:
