@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from satchel.serve import ollama, ollama_models, openai, status, texts
+from satchel.serve import embeddings, ollama, ollama_models, openai, page, status, texts
 from satchel.serve.failures import RefusedError, respond
 from satchel.serve.gate import Gate
 from satchel.serve.openapi import describe
@@ -36,8 +36,10 @@ class Endpoint:
 
 
 ENDPOINTS = (
+    Endpoint("GET", "/", page.page),
     Endpoint("POST", "/v1/chat/completions", openai.chat, openai.CHAT),
     Endpoint("POST", "/v1/completions", openai.complete, openai.COMPLETION),
+    Endpoint("POST", "/v1/embeddings", embeddings.openai, embeddings.OPENAI),
     Endpoint("GET", "/v1/models", openai.models),
     Endpoint("GET", "/v1/models/{name:path}", openai.model),
     Endpoint("POST", "/tokenize", texts.tokenize, texts.TOKENIZE),
@@ -48,6 +50,8 @@ ENDPOINTS = (
     Endpoint("GET", "/sessions", status.sessions),
     Endpoint("POST", "/api/generate", ollama.generate, ollama.GENERATE),
     Endpoint("POST", "/api/chat", ollama.chat, ollama.CHAT),
+    Endpoint("POST", "/api/embed", embeddings.ollama, embeddings.OLLAMA),
+    Endpoint("POST", "/api/embeddings", embeddings.older, embeddings.OLDER),
     Endpoint("GET", "/api/tags", ollama_models.tags),
     Endpoint("POST", "/api/show", ollama_models.show, ollama_models.SHOW),
     Endpoint("GET", "/api/ps", ollama_models.ps),

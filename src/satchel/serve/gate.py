@@ -21,7 +21,7 @@ from satchel.serve.journal import request_id
 from satchel.serve.settings import is_loopback
 from satchel.serve.state import Server
 
-OPEN_PATHS = ("/health",)  # need no key: probes have none
+OPEN_PATHS = ("/", "/health")  # need no key: the chat page asks for it, probes have none
 # request.url is of no use here: it is made of the Host header, which may say what it likes
 _HOST = re.compile(r"[\w.:\[\]-]+", re.ASCII)
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)

@@ -169,7 +169,8 @@ async def _serve(
     def ready(http: Http) -> None:
         on_signals(asyncio.get_running_loop(), http.end)
         shown = f"[{host}]" if ":" in host else host
-        journal.write("ready", url=f"http://{shown}:{port}")
+        here = "localhost" if host in ("0.0.0.0", "::") else shown  # where a browser here finds it
+        journal.write("ready", url=f"http://{shown}:{port}", chat=f"http://{here}:{port}/")
 
     await run(server, listener, ready)
     journal.write("ended")
