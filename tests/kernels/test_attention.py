@@ -11,7 +11,7 @@ import pytest
 from harness import Call, everywhere, here, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kv import Pages
+from kv import BITS, F16, TYPES, Pages, hadamard
 from numpy.typing import NDArray
 
 from satchel.graph import ops
@@ -55,6 +55,7 @@ class Story:
         self.table = np.array(table, np.int32)
         for i in range(n):
             pages.put(self.table, i, self.k[i], self.v[i])
+            self.k[i], self.v[i] = pages.get(self.table, i)
         self.meaning = ops.attention.meaning(
             *(x.astype(np.float64) for x in (self.q, self.k, self.v)), np.arange(n), cache=0,
             scale=1.0, window=shape.window, softcap=shape.softcap,
@@ -70,6 +71,7 @@ def attention(
 ) -> list[Floats]:
     """What the tokens of each part see, all of them in one step."""
     q = np.concatenate([s.q[a:b] for s, a, b in parts]) * np.float32(LOG2E)
+    q = hadamard(q, pages.types[0])
     positions = np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in parts])
     sequences = np.repeat(np.arange(len(parts), dtype=np.int32), [b - a for _, a, b in parts])
     tables = np.stack([s.table for s, _, _ in parts])
@@ -78,13 +80,13 @@ def attention(
     groups = query_groups(sequences, positions, form["group_tokens"])
     constants = dict(
         n_kv=shape.n_kv, per_kv=shape.per_kv, head_dim=shape.head_dim, window=shape.window,
-        softcap=shape.softcap, **form,
+        softcap=shape.softcap, types=pages.types, **form,
     )  # fmt: skip
     n_scratch = len(groups) * shape.n_kv * Heads(**constants).tile_floats
     y = np.full(q.shape, np.nan, np.float32)
     args = {
         "y": y, "scratch": np.full(n_scratch, np.nan, np.float32), "q": q,
-        "kv": pages.halves.view(np.uint8), "positions": positions, "tables": tables,
+        "kv": pages.bytes, "positions": positions, "tables": tables,
         "groups": groups, "max_pages": tables.shape[1], "y_stride": y[0].size,
     }  # fmt: skip
     build = attend.build(t, **constants)
@@ -92,8 +94,8 @@ def attention(
     return np.split(y, np.cumsum([b - a for _, a, b in parts])[:-1])
 
 
-def one_story(shape: Shape, n: int) -> tuple[Pages, Story]:
-    pages = Pages(8, shape.n_kv, shape.head_dim)
+def one_story(shape: Shape, n: int, types: tuple[str, str] = F16) -> tuple[Pages, Story]:
+    pages = Pages(8, shape.n_kv, shape.head_dim, types)
     return pages, Story(shape, n, pages, [5, 2, 7, 0, 3])
 
 
@@ -122,6 +124,34 @@ def test_attention_is_its_meaning(name: str, target: str) -> None:
     pages, story = one_story(shape, 150)
     (got,) = attention(shape, pages, [(story, 0, 150)], target)
     np.testing.assert_allclose(got, story.meaning, rtol=0, atol=4e-6 * np.abs(story.v).max())
+
+
+FAST = [("int8", "int4"), ("int4-rot", "int4-rot"), ("bf16", "int8")]
+ALL = [pytest.param(t, marks=[] if t in FAST else pytest.mark.slow) for t in TYPES if t != F16]
+
+
+@pytest.mark.parametrize("types", ALL, ids="-".join)
+def test_types_keep_their_meaning_and_their_bits(types: tuple[str, str]) -> None:
+    """For each pair: a sequence at once is what float64 makes of the numbers in its pages, and one
+    token at a time gives the same bits, beside pages and slots full of anything."""
+    names = ("odd", "grouped") if types in FAST else ("odd", "eight a kv head", "gemma", "grouped")
+    for name in names:
+        shape = SHAPES[name]
+        pages, story = one_story(shape, 80, types)
+        (got,) = attention(shape, pages, [(story, 0, 80)], BEST)
+        np.testing.assert_allclose(got, story.meaning, rtol=0, atol=6e-6 * np.abs(story.v).max())
+        for i in (0, 3, 63, 64, 79):
+            assert np.array_equal(attention(shape, pages, [(story, i, i + 1)], BEST)[0][0], got[i])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", everywhere())
+@pytest.mark.parametrize("kind", [kind for kind in BITS if kind != "f16"])
+def test_types_on_all_targets(kind: str, target: str) -> None:
+    shape = SHAPES["grouped"]
+    pages, story = one_story(shape, 70, (kind, kind))
+    (got,) = attention(shape, pages, [(story, 0, 70)], target)
+    np.testing.assert_allclose(got, story.meaning, rtol=0, atol=6e-6 * np.abs(story.v).max())
 
 
 @pytest.mark.parametrize("target", slow_but(BEST)[: len(here())])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from harness import call, here
+from kv import BITS, Pages
 
 from satchel.kernels.activation import GATES, gated, softcap
 from satchel.kernels.attention import attend, group_shape
-from satchel.kernels.pages import PAGE, head_bytes, key_offset
+from satchel.kernels.pages import PAGE
 from satchel.lang.target import TARGETS
 
 
@@ -32,23 +35,34 @@ def test_a_softcap(target: str) -> None:
     assert np.array_equal(np.isnan(y), np.isnan(x))
 
 
-@pytest.mark.parametrize("target", here())
+def _some(kind: str, target: str) -> Any:
+    """Marks what is left out of the fast tests."""
+    fast = kind in ("f16", "int4") or target == here()[-1]
+    return pytest.param(kind, target, marks=[] if fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("kind", "target"), [_some(k, t) for k in BITS for t in here()])
 @pytest.mark.parametrize("softcap", [None, 50.0])
 @pytest.mark.parametrize("slot", [0, 9])
-def test_a_key(target: str, softcap: float | None, slot: int) -> None:
-    """A token that sees a key with a NaN in it is NaN, one before it is not."""
+def test_a_key(target: str, softcap: float | None, slot: int, kind: str) -> None:
+    """A token that sees a key with a NaN in it, or in its scale, is NaN; one before it is not."""
     d, position = 32, 5
-    kv = np.random.default_rng(0).standard_normal(head_bytes(d) // 2).astype(np.float16)
-    kv[key_offset(3, slot) // 2] = np.nan
+    pages, table = Pages(1, 1, d, (kind, kind)), np.zeros(1, np.int32)
+    ones, keys = np.ones((1, d), np.float32), pages.sides[0]
+    for i in range(position + 1):
+        pages.put(table, i, ones, ones)
+    place = keys.scales + 2 * slot if keys.group else keys.codes[3, slot]
+    pages.bytes[0, 0, place : place + 2] = 0xFF, 0x7F
     shape = group_shape(1, TARGETS[target].bits, TARGETS[target].registers)
     q, y = np.ones((1, d), np.float32), np.zeros((1, d), np.float32)
     args = {
-        "y": y, "scratch": np.zeros(PAGE * 64, np.float32), "q": q, "kv": kv.view(np.uint8),
+        "y": y, "scratch": np.zeros(PAGE * 64, np.float32), "q": q, "kv": pages.bytes,
         "positions": np.array([position], np.int32), "tables": np.zeros((1, 1), np.int32),
         "groups": np.array([[0, 1, 0, 0]], np.int32), "max_pages": 1, "y_stride": d,
     }  # fmt: skip
     call(
-        attend, target, 1, args, n_kv=1, per_kv=1, head_dim=d, window=None, softcap=softcap, **shape
-    )
+        attend, target, 1, args, n_kv=1, per_kv=1, head_dim=d, window=None, softcap=softcap,
+        types=pages.types, **shape,
+    )  # fmt: skip
     assert np.isnan(y).all() == (slot <= position)
     assert np.isnan(y).any() == (slot <= position)

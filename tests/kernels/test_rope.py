@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from harness import Call, everywhere, here, run
-from kv import Pages
+from kv import F16, TYPES, Pages, hadamard
 from numpy.typing import NDArray
 
 from satchel.graph import ops
@@ -30,9 +30,9 @@ def turns_of(dims: int, context: int = 256) -> Floats:
 class Case:
     """Tokens of two sequences, their q, k and v as columns of one matrix."""
 
-    def __init__(self, head_dim: int) -> None:
+    def __init__(self, head_dim: int, types: tuple[str, str] = F16) -> None:
         rng = np.random.default_rng(head_dim)
-        self.d, self.pages = head_dim, Pages(6, N_KV, head_dim)
+        self.d, self.pages = head_dim, Pages(6, N_KV, head_dim, types)
         self.positions = np.array([0, 1, 63, 64, 130, 5, 6], np.int32)
         self.sequences = np.array([1, 1, 1, 1, 1, 0, 0], np.int32)
         self.tables = np.array([[4, -1, -1], [5, 0, 2]], np.int32)
@@ -49,7 +49,7 @@ class Case:
         q_out = np.full((7, N_HEADS, self.d), np.nan, np.float32)
         q, k, v = self.starts
         args = {
-            "q_out": q_out, "kv": self.pages.halves.view(np.uint8), "q": q, "k": k, "v": v,
+            "q_out": q_out, "kv": self.pages.bytes, "q": q, "k": k, "v": v,
             "positions": self.positions, "sequences": self.sequences, "tables": self.tables,
             "turns": turns_of(dims), "q_weight": self.weights[0], "k_weight": self.weights[1],
             "max_pages": 3, "q_stride": self.n_rows, "k_stride": self.n_rows,
@@ -57,7 +57,7 @@ class Case:
         }  # fmt: skip
         build = rope_store.build(
             TARGETS[target], n_heads=N_HEADS, n_kv=N_KV, head_dim=self.d, dims=dims, pairs=pairs,
-            normed=normed,
+            normed=normed, types=self.pages.types,
         )  # fmt: skip
         run([Call(build, args, 7)])
         return q_out
@@ -113,3 +113,47 @@ def test_what_a_half_cannot_hold_is_the_largest_half() -> None:
     case.wide *= 1e6
     case.run(BEST, 32, "halves", False, 1.0)
     assert np.isfinite(case.pages.halves).all()
+
+
+ERRORS = {"f16": 5e-4, "bf16": 3e-3, "int8": 8e-3, "int4": 0.13, "int4-rot": 0.13}
+"""At most, by the length of the token's head."""
+FAST = [("int8", "int4"), ("int4-rot", "int4-rot"), ("bf16", "int8")]
+ALL = [pytest.param(t, marks=[] if t in FAST else pytest.mark.slow) for t in TYPES if t != F16]
+
+
+@pytest.mark.parametrize("types", ALL, ids="-".join)
+@pytest.mark.parametrize(
+    ("head_dim", "dims", "pairs"),
+    [(64, 64, "halves"), (96, 96, "adjacent"), (12, 12, "halves"), (64, 2, "halves")],
+)
+def test_other_types_are_stored_rounded(
+    types: tuple[str, str], head_dim: int, dims: int, pairs: str
+) -> None:
+    """And q is rotated where K is."""
+    assert_stored(types, head_dim, dims, pairs, BEST)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", everywhere())
+@pytest.mark.parametrize("kind", ERRORS)
+def test_all_targets_store_every_type(kind: str, target: str) -> None:
+    assert_stored((kind, kind), 64, 64, "halves", target)
+
+
+def assert_stored(
+    types: tuple[str, str], head_dim: int, dims: int, pairs: str, target: str
+) -> None:
+    case = Case(head_dim, types)
+    before, after = case.pages.bytes.copy(), case.pages
+    got = case.run(target, dims, pairs, False, 1.0)
+    q, k, v = case.meaning(dims, pairs, False)
+    np.testing.assert_allclose(got, hadamard(q, types[0]) * LOG2E, rtol=0, atol=1e-5)
+    for i, (position, sequence) in enumerate(zip(case.positions, case.sequences, strict=True)):
+        table = case.tables[sequence]
+        for kind, want, stored in zip(types, (k[i], v[i]), after.get(table, position), strict=True):
+            error, length = (np.linalg.norm(x, axis=-1) for x in (stored - want, want))
+            assert (error <= ERRORS[kind] * length).all(), error / length
+        own = sorted(set().union(*(s.bytes_of(position % 64) for s in after.sides)))
+        page = table[position // 64]
+        before[page][:, own] = after.bytes[page][:, own]
+    assert np.array_equal(before, after.bytes), "slots of other tokens are changed"

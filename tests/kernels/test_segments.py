@@ -5,31 +5,45 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.kernels.harness import Call, here, run
+from tests.kernels.kv import F16, Pages
 
 from satchel.kernels.attention import PAGE, Heads, attend, attend_part, group_shape, merge_parts
 from satchel.kernels.groups import MAX_SPLIT, SEGMENT, is_worth_splitting, n_segments, query_groups
-from satchel.kernels.pages import page_bytes
 from satchel.lang.target import TARGETS
+
+OTHERS = [("int8", "int8"), ("int4", "bf16"), ("bf16", "int4-rot")]
 
 
 @pytest.mark.parametrize("target", here())
 @pytest.mark.parametrize("last", [0, 100, 511, 512, 513, 1024, 1500])
 def test_parts_are_the_whole(target: str, last: int) -> None:
+    assert_parts_are_the_whole(target, last, F16)
+
+
+@pytest.mark.parametrize("types", OTHERS, ids="-".join)
+def test_parts_are_the_whole_in_every_type(types: tuple[str, str]) -> None:
+    assert_parts_are_the_whole(here()[-1], 1100, types)
+
+
+def assert_parts_are_the_whole(target: str, last: int, types: tuple[str, str]) -> None:
     n_kv, per_kv, head_dim, n = 2, 3, 32, min(5, last + 1)
     rng, t = np.random.default_rng(last), TARGETS[target]
     form = group_shape(per_kv, t.bits, t.registers)
-    heads = Heads(n_kv, per_kv, head_dim, None, None, **form)
+    heads = Heads(n_kv, per_kv, head_dim, None, None, types=types, **form)
     n_pages = last // PAGE + 1
-    halves = rng.standard_normal(n_pages * page_bytes(n_kv, head_dim) // 2).astype(np.float16)
+    pages, order = Pages(n_pages, n_kv, head_dim, types), rng.permutation(n_pages).astype(np.int32)
+    for i in range(0 if types != F16 else last + 1, last + 1):
+        pages.put(order, i, *rng.standard_normal((2, n_kv, head_dim)).astype(np.float32))
     positions = np.arange(last + 1 - n, last + 1, dtype=np.int32)
     groups = query_groups(np.zeros(n, np.int32), positions, form["group_tokens"])
     q = rng.standard_normal((n, n_kv * per_kv, head_dim)).astype(np.float32)
     shared = {
-        "q": q, "kv": halves.view(np.uint8), "positions": positions, "max_pages": n_pages,
-        "tables": rng.permutation(n_pages).astype(np.int32)[None], "groups": groups,
-        "n_groups": len(groups), "y_stride": q[0].size,
+        "q": q, "kv": pages.bytes, "positions": positions, "max_pages": n_pages,
+        "tables": order[None], "groups": groups, "n_groups": len(groups), "y_stride": q[0].size,
     }  # fmt: skip
-    constants = dict(n_kv=n_kv, per_kv=per_kv, head_dim=head_dim, window=None, softcap=None, **form)
+    constants = dict(
+        n_kv=n_kv, per_kv=per_kv, head_dim=head_dim, window=None, softcap=None, types=types, **form
+    )
     tiles = len(groups) * n_kv
 
     def scratch(n_tiles: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import call, here
+from kv import F16
 from numpy.typing import NDArray
 
 from satchel.kernels.attention import Heads, attend, group_shape
@@ -21,7 +22,9 @@ WIDTH = (N_HEADS + 2 * N_KV) * HEAD_DIM
 Array = NDArray[Any]
 
 
-def run_sequence(target: str, kv: Array, qkv: Array, start: int = 0) -> NDArray[np.float32]:
+def run_sequence(
+    target: str, kv: Array, qkv: Array, start: int = 0, types: tuple[str, str] = F16
+) -> NDArray[np.float32]:
     """The rows of qkv [tokens, WIDTH] are stored in the pages and attended to, from `start` on."""
     n = len(qkv)
     positions = np.arange(start, start + n, dtype=np.int32)
@@ -38,16 +41,18 @@ def run_sequence(target: str, kv: Array, qkv: Array, start: int = 0) -> NDArray[
          "k_weight": none, "q_stride": WIDTH, "k_stride": WIDTH, "v_stride": WIDTH,
          "scale": HEAD_DIM**-0.5, "eps": 1e-6, **shared},
         n_heads=N_HEADS, n_kv=N_KV, head_dim=HEAD_DIM, dims=HEAD_DIM, pairs="halves", normed=False,
+        types=types,
     )  # fmt: skip
     shape = group_shape(PER_KV, TARGETS[target].bits, TARGETS[target].registers)
     groups = query_groups(sequences, positions, shape["group_tokens"])
-    heads = Heads(N_KV, PER_KV, HEAD_DIM, None, None, **shape)
+    heads = Heads(N_KV, PER_KV, HEAD_DIM, None, None, types=types, **shape)
     room = len(groups) * N_KV * heads.tile_floats * 4
     call(
         attend, target, len(groups) * N_KV,
         {"y": y, "scratch": np.zeros(room, np.uint8), "q": q, "kv": kv, "groups": groups,
          "y_stride": N_HEADS * HEAD_DIM, **shared},
-        n_kv=N_KV, per_kv=PER_KV, head_dim=HEAD_DIM, window=None, softcap=None, **shape,
+        n_kv=N_KV, per_kv=PER_KV, head_dim=HEAD_DIM, window=None, softcap=None,
+        types=types, **shape,
     )  # fmt: skip
     return y
 
@@ -56,8 +61,36 @@ def tokens(n: int, seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((n, WIDTH)).astype(np.float32)
 
 
-def pages() -> Array:
-    return np.zeros(8 * page_bytes(N_KV, HEAD_DIM), np.uint8)
+def pages(types: tuple[str, str] = F16) -> Array:
+    return np.zeros(8 * page_bytes(N_KV, HEAD_DIM, types), np.uint8)
+
+
+OTHERS = [("int8", "int8"), ("int4", "int4-rot"), ("bf16", "int4"), ("int4-rot", "bf16")]
+
+
+@pytest.mark.parametrize("types", OTHERS, ids="-".join)
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -3e38])
+def test_after_a_broken_one_in_every_type(types: tuple[str, str], broken: float) -> None:
+    for n in (5, PAGE + 9):
+        kv, old, new = pages(types), tokens(2 * PAGE, 0), tokens(n, 1)
+        want = run_sequence(here()[-1], kv.copy(), new, types=types)
+        old[:, N_HEADS * HEAD_DIM :] = broken
+        after = run_sequence(here()[-1], kv, old, types=types)
+        assert np.isfinite(after).all() == (broken == -3e38)
+        assert np.array_equal(run_sequence(here()[-1], kv, new, types=types), want)
+        assert np.isfinite(want).all()
+
+
+@pytest.mark.parametrize("types", OTHERS, ids="-".join)
+def test_chunks_change_no_bit_in_any_type(types: tuple[str, str]) -> None:
+    """And what is too large, or broken, stays hidden from those before it."""
+    x = tokens(12, 2)
+    x[7:10, -N_KV * HEAD_DIM :] = 1e30
+    kv = pages(types)
+    alone = [run_sequence(here()[-1], kv, x[i : i + 1], i, types) for i in range(len(x))]
+    whole = run_sequence(here()[-1], pages(types), x, types=types)
+    assert np.array_equal(whole, np.concatenate(alone))
+    assert np.isfinite(alone).all()
 
 
 @pytest.mark.parametrize("target", here())

@@ -17,12 +17,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from satchel.base.dtypes import f16, f32, i32
+from satchel.base.dtypes import f32, i32
 from satchel.kernels.activation import tanh
+from satchel.kernels.cache_types import F16
 from satchel.kernels.groups import MAX_SPLIT, SEGMENT, n_segments
 from satchel.kernels.matmul import token_runs
-from satchel.kernels.pages import COLUMN, PAGE, column_offset, head_bytes, key_offset, page_address
+from satchel.kernels.pages import COLUMN, PAGE, VECTORS, Head, Layout, head_of, page_address
 from satchel.kernels.rope import LOG2E
+from satchel.kernels.rotate import rotated
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, exp2, muladd
 from satchel.lang.trace import (
@@ -42,7 +44,6 @@ from satchel.lang.trace import (
     table,
 )
 
-VECTORS = PAGE // 16
 LOWEST = -3.0e38
 
 # f32 of a row's scratch: 64 weights of the page's slots; of the segment 16 sums, m, alpha; of all
@@ -50,19 +51,32 @@ LOWEST = -3.0e38
 SUMS, GREATEST, SHRINK, ALL_SUMS, ALL_GREATEST, VALUES = 64, 80, 81, 96, 112, 128
 
 
-def scores(q: list[Row], page: Row, head_dim: int) -> list[list[V]]:
+def scores(q: list[Row], page: Row, keys: Layout, head_dim: int) -> list[list[V]]:
     """For each row, its products with the page's 64 keys: 4 vectors of 16 slots."""
+    group = keys.group(head_dim)
+    if group is None:
+        return products(q, page, keys, 0, head_dim)
     sums = [[acc(f32) for _ in range(VECTORS)] for _ in q]
-    step = math.gcd(head_dim, 4)
-    for d in loop(0, head_dim, step):
-        for u in range(step):
-            keys = [
-                cast(page.past(d * (2 * PAGE) + key_offset(u, 16 * v), f16).load(0, 16), f32)
-                for v in range(VECTORS)
-            ]
+    for g in loop(head_dim // group):
+        found = products(q, page, keys, g * group, group)
+        scales = keys.scales(page, head_dim, g, 0)
+        for v in range(VECTORS):
+            scale = cast(scales.load(16 * v, 16), f32)
+            for row_sums, row_found in zip(sums, found, strict=True):
+                row_sums[v].value = muladd(row_found[v], scale, row_sums[v].value)
+    return [[s.value for s in row_sums] for row_sums in sums]
+
+
+def products(q: list[Row], page: Row, keys: Layout, first: Any, dims: int) -> list[list[V]]:
+    """Scores over some of the dims, without scales."""
+    sums = [[acc(f32) for _ in range(VECTORS)] for _ in q]
+    step = math.gcd(dims, 4)
+    for i in loop(0, dims, step):
+        d = i + first
+        for u, found in enumerate(keys.keys(page, d, step)):
             for row, row_sums in zip(q, sums, strict=True):
                 x = splat(row.load(d + u))
-                for key, total in zip(keys, row_sums, strict=True):
+                for key, total in zip(found, row_sums, strict=True):
                     total.value = muladd(key, x, total.value)
     return [[s.value for s in row_sums] for row_sums in sums]
 
@@ -72,10 +86,13 @@ def weigh(
     found: list[V],
     first_slot: V,
     position: V,
-    window: int | None,
-    softcap: float | None,
+    heads: Heads,
+    values: Row,
 ) -> None:
-    """The softmax step of one row on a page; first_slot: the position of the page's first slot."""
+    """The softmax step of one row on a page; first_slot: the position of the page's first slot.
+    The weights are kept times the scales of the values, where they have any.
+    """
+    window, softcap = heads.window, heads.softcap
     if softcap is not None:
         found = [tanh(s * (1 / LOG2E / softcap)) * (softcap * LOG2E) for s in found]
     last, slots = (
@@ -95,39 +112,40 @@ def weigh(
     sums = state.load(SUMS, 16)
     for v, (s, x) in enumerate(zip(seen, found, strict=True)):
         weight = select(s, exp2(x - splat(greatest)), 0.0)
-        state.store(weight, 16 * v)
+        for at, scales in heads.scaled(values):
+            by = weight if scales is None else weight * cast(scales.load(16 * v, 16), f32)
+            state.store(by if scales is None else select(s, by, 0.0), at + 16 * v)
         sums = muladd(sums, splat(shrink), weight) if v == 0 else sums + weight
     state.store(sums, SUMS)
     state.store(greatest, GREATEST)
     state.store(shrink, SHRINK)
 
 
-def gather(y: list[Row], states: list[Row], page: Row, head_dim: int, n_slots: V) -> None:
+def gather(y: list[Row], states: list[Row], values: Row, heads: Heads, n_slots: V) -> None:
     """Shrink what the rows have and add the values of the page's first n_slots, slot after slot, a
     column of dims at a time. The slots after them are no one's yet: a NaN that a former sequence
     left there would survive a weight of 0.
     """
+    layout, head_dim = heads.head.values, heads.head_dim
     for column in range(0, head_dim, COLUMN):
-        begin, width = column_offset(column, head_dim)
-        n = math.gcd(width, 16)
-        parts = range(0, width, n)
+        width = min(COLUMN, head_dim - column)
+        n = math.gcd(layout.lanes(head_dim), width)
+        parts = range(column, column + width, n)
+        weights = [heads.weights_of(at) for at in parts]
         shrink = [splat(s.load(SHRINK), n) for s in states]
         sums = [[acc(f32, n) for _ in parts] for _ in y]
         for row, row_sums, by in zip(y, sums, shrink, strict=True):
             for at, total in zip(parts, row_sums, strict=True):
-                total.value = row.load(column + at, n) * by
+                total.value = row.load(at, n) * by
         for t in loop(n_slots):
-            values = [
-                cast(page.past(t * (2 * width) + (begin + 2 * at), f16).load(0, n), f32)
-                for at in parts
-            ]
+            found = layout.values(values, head_dim, column, t)
             for state, row_sums in zip(states, sums, strict=True):
-                weight = splat(state.load(t), n)
-                for value, total in zip(values, row_sums, strict=True):
-                    total.value = muladd(value, weight, total.value)
+                by = {at: splat(state.load(t + at), n) for at in dict.fromkeys(weights)}
+                for at, value, total in zip(weights, found, row_sums, strict=True):
+                    total.value = muladd(value, by[at], total.value)
         for row, row_sums in zip(y, sums, strict=True):
             for at, total in zip(parts, row_sums, strict=True):
-                row.store(total, column + at)
+                row.store(total, at)
 
 
 @dataclass(frozen=True)
@@ -141,6 +159,12 @@ class Heads:
     softcap: float | None
     group_tokens: int
     widths: tuple[int, ...]
+    types: tuple[str, str] = (F16, F16)
+
+    @property
+    def head(self) -> Head:
+        """How keys and values are kept."""
+        return head_of(self.types, self.head_dim)
 
     @property
     def lanes(self) -> int:
@@ -149,7 +173,24 @@ class Heads:
 
     @property
     def row_floats(self) -> int:
-        return VALUES + -(-self.head_dim // 16) * 16
+        more = max(0, self.head.values.n_scales(self.head_dim) - 1)
+        return VALUES + -(-self.head_dim // 16) * 16 + more * PAGE
+
+    def weights_of(self, dim: int) -> int:
+        """Where in a row's scratch the weights for a dim's values begin."""
+        group = dim // (self.head.values.group(self.head_dim) or self.head_dim)
+        return VALUES + -(-self.head_dim // 16) * 16 + (group - 1) * PAGE if group else 0
+
+    def scaled(self, values: Row) -> list[tuple[int, Row | None]]:
+        """The places of all weights, and the scales that they are multiplied by."""
+        layout, dims = self.head.values, self.head_dim
+        group = layout.group(dims)
+        if group is None:
+            return [(0, None)]
+        return [
+            (self.weights_of(g * group), layout.scales(values, dims, g, 0))
+            for g in range(dims // group)
+        ]
 
     @property
     def tile_floats(self) -> int:
@@ -207,27 +248,28 @@ def add_segment(group: Group, past: Past, own: Row, segment: V) -> None:
     end = index(past.positions[group.first + group.n_tokens - 1])
     oldest = index(0) if heads.window is None else maximum(begin - (heads.window - 1), 0)
     first, last = maximum(oldest // PAGE, segment * SEGMENT), segment * SEGMENT + SEGMENT
-    page_bytes = heads.n_kv * head_bytes(heads.head_dim)
+    page_bytes = heads.n_kv * heads.head.bytes
     for j in loop(first, minimum(end // PAGE + 1, last)):
         position = j * PAGE
         page = page_address(
             past.kv, past.tables, group.sequence, position, past.max_pages, page_bytes
         )
-        here = page.past(group.h * head_bytes(heads.head_dim))
+        here = page.past(group.h * heads.head.bytes)
         add_page(group, past, own, here, position, minimum(end + 1 - position, PAGE))
 
 
 def add_page(group: Group, past: Past, own: Row, page: Row, position: V, n_slots: V) -> None:
     """A page for all rows of a group, several rows at a time."""
-    heads = group.heads
+    heads, values = group.heads, group.heads.head.values_of(page)
     for row, width in token_runs(0, group.n_rows, heads.widths):
         at = [group.place(row + i) for i in range(width)]
         states = [own.at((row + i) * heads.row_floats) for i in range(width)]
         q_stride = heads.n_kv * heads.per_kv * heads.head_dim
-        found = scores([past.q.at(t * q_stride + head) for t, head in at], page, heads.head_dim)
+        queries = [past.q.at(t * q_stride + head) for t, head in at]
+        found = scores(queries, page, heads.head.keys, heads.head_dim)
         for (t, _), state, s in zip(at, states, found, strict=True):
-            weigh(state, s, position, index(past.positions[t]), heads.window, heads.softcap)
-        gather([s.at(VALUES) for s in states], states, page, heads.head_dim, n_slots)
+            weigh(state, s, position, index(past.positions[t]), heads, values)
+        gather([s.at(VALUES) for s in states], states, values, heads, n_slots)
 
 
 def begin_rows(group: Group, y: Row, y_stride: V, own: Row) -> None:
@@ -261,11 +303,17 @@ def merge_segment(group: Group, y: Row, y_stride: V, own: Row, part: Row) -> Non
 
 
 def finish_rows(group: Group, y: Row, y_stride: V, own: Row) -> None:
-    """Divide by the sum of weights; adding 0.0 makes a zero of either sign the same."""
+    """Divide by the sum of weights; adding 0.0 makes a zero of either sign the same. What was
+    rotated is turned back.
+    """
     heads, n = group.heads, group.heads.lanes
     for row in loop(group.n_rows):
         t, head = group.place(row)
         total = own.at(row * heads.row_floats).load(ALL_SUMS, 16).sum()
+        if heads.head.values.rotated:
+            out = y.at(t * y_stride + head)
+            for i, x in enumerate(rotated([out.load(d, n) for d in range(0, heads.head_dim, n)])):
+                out.store(x, i * n)
         for d in range(0, heads.head_dim, n):
             out = y.at(t * y_stride + head + d)
             out.store(out.load(0, n) / splat(total, n) + 0.0)

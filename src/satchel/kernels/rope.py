@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
-from satchel.base.dtypes import f16, f32
+from satchel.base.dtypes import f32
+from satchel.kernels.cache_types import F16
 from satchel.kernels.norm import rms_scale
-from satchel.kernels.pages import PAGE, head_bytes, key_offset, page_address, value_offset
+from satchel.kernels.pages import PAGE, Pieces, finite, head_of, page_address, registers
+from satchel.kernels.rotate import rotated
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast
 from satchel.lang.trace import (
@@ -15,31 +17,26 @@ from satchel.lang.trace import (
     Row,
     V,
     emit,
-    full,
     index,
     loop,
-    maximum,
-    minimum,
     real,
     size,
     splat,
 )
 
 LOG2E = 1.4426950408889634
-F16_MAX = 65504.0
 
 
 def turned(
     x: Row, turns: Row, head_dim: int, dims: int, pairs: str, factor: V, weight: Row | None
-) -> list[tuple[int, V]]:
-    """A head, times factor (and weight, if any), its first dims turned: (first dim, lanes) of all
-    pieces.
+) -> Pieces:
+    """A head, times factor (and weight, if any), its first dims turned.
 
     turns: cosines of the dims / 2 pairs, then their sines.
     """
     half = dims // 2
     n = math.gcd(half, 16)
-    pieces: list[tuple[int, V]] = []
+    pieces: Pieces = []
 
     def read(at: int, count: int) -> V:
         scaled = x.load(at, count) * splat(factor, count)
@@ -68,41 +65,43 @@ def rope_store(
     k_weight: In.f32, max_pages: size, q_stride: size, k_stride: size, v_stride: size, scale: real,
     eps: real,
     *, n_heads: int, n_kv: int, head_dim: int, dims: int, pairs: str, normed: bool,
+    types: tuple[str, str] = (F16, F16),
 ):  # fmt: skip
     """Tile t: token t. q_out[t] = its heads, turned and times scale * log2(e); k, turned, and v go
-    to the token's slot.
+    to the token's slot. `types`: of K and V; where one is rotated, so is q, or v.
     """
-    page_bytes = n_kv * head_bytes(head_dim)
+    kept = head_of(types, head_dim)
     for t in loop(lo, hi):
         position, slot = index(positions[t]), index(positions[t]) % PAGE
         turn = turns.at(position * dims)
-        page = page_address(kv, tables, index(sequences[t]), position, max_pages, page_bytes)
+        page = page_address(kv, tables, index(sequences[t]), position, max_pages, n_kv * kept.bytes)
 
-        def pieces(head: Row, weight: Row, turn: Row = turn) -> list[tuple[int, V]]:
+        def pieces(head: Row, weight: Row, turn: Row = turn) -> Pieces:
             """A head normed, if it is to be, and turned."""
             factor = rms_scale(head, head_dim, eps) if normed else cast(index(1), f32)
             return turned(head, turn, head_dim, dims, pairs, factor, weight if normed else None)
 
         for h in loop(n_heads):
-            for at, x in pieces(q.at(t * q_stride + h * head_dim), q_weight):
+            head = pieces(q.at(t * q_stride + h * head_dim), q_weight)
+            for at, x in rotated_if(kept.keys.rotated, head, head_dim):
                 q_out.store(x * splat(scale * LOG2E, x.lanes), (t * n_heads + h) * head_dim + at)
         for h in loop(n_kv):
-            here = page.past(h * head_bytes(head_dim))
-            for at, x in pieces(k.at(t * k_stride + h * head_dim), k_weight):
-                short = storable(x)
-                for i in range(x.lanes):
-                    here.past(key_offset(at + i, slot), f16).store(short[i])
-            store_values(here, v.at(t * v_stride + h * head_dim), head_dim, slot)
+            here = page.past(h * kept.bytes)
+            head = pieces(k.at(t * k_stride + h * head_dim), k_weight)
+            head = rotated_if(kept.keys.rotated, head, head_dim)
+            kept.keys.store_keys(here, head_dim, head, slot)
+            values, n = v.at(t * v_stride + h * head_dim), math.gcd(head_dim, 16)
+            head = [(at, values.load(at, n)) for at in range(0, head_dim, n)]
+            head = rotated_if(kept.values.rotated, head, head_dim)
+            kept.values.store_values(kept.values_of(here), head_dim, head, slot)
 
 
-def store_values(page: Row, v: Row, head_dim: int, slot: V) -> None:
-    """A head's values to its slot."""
+def rotated_if(wanted: bool, head: Pieces, head_dim: int) -> Pieces:
+    """A head after its rotation, or as it is. What is too large to be kept must not become a NaN
+    here.
+    """
+    if not wanted:
+        return head
     n = math.gcd(head_dim, 16)
-    for at in range(0, head_dim, n):
-        page.past(value_offset(at, slot, head_dim), f16).store(storable(v.load(at, n)))
-
-
-def storable(x: V) -> V:
-    """x as f16, infinities and what is too large as the largest: a weight of 0 must hide it."""
-    low, high = full(f32, -F16_MAX, x.lanes), full(f32, F16_MAX, x.lanes)
-    return cast(minimum(high, maximum(low, x)), f16)  # in this order a NaN stays one
+    x = [finite(v) for v in registers(head, n)]
+    return [(i * n, v) for i, v in enumerate(rotated(x))]
