@@ -23,8 +23,8 @@ from satchel.engine.embedding import Embeddings
 from satchel.engine.engine import Usage
 from satchel.engine.logprobs import TokenLogprob
 from satchel.engine.pages import pages_for
+from satchel.engine.params import is_whole
 from satchel.engine.request import Stats
-from satchel.engine.sampler import is_whole
 from satchel.engine.session import Session
 from satchel.engine.speaker import Speaker
 from satchel.engine.stream import Completion, Piece, Stream

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from satchel.base.errors import FileFormatError, OptionError
+from satchel.engine.filters import ENOUGH, Candidates, top_p
+from satchel.engine.params import SamplingParams
 from satchel.engine.rows import largest, strip_maxima
-from satchel.engine.sampler import ENOUGH, Sampler, SamplingParams, draw, likeliest
+from satchel.engine.sampler import Sampler, draw
 from satchel.runtime.batch import STRIP
 
 Row = npt.NDArray[np.float32]
@@ -73,17 +75,14 @@ def test_chooses_among_what_a_plain_reading_leaves(
     params = dataclasses.replace(params, logit_bias=bias)
     sampler = Sampler(params, len(row))
     before = row.copy()
-    biased, maxima = sampler._bias(row, history, strip_maxima(row))
+    biased, maxima = sampler.bent(row, history, strip_maxima(row))
     np.testing.assert_array_equal(maxima, strip_maxima(biased))
     plain = plain_bias(row, history, params)
     np.testing.assert_allclose(biased, plain, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(row, before)
-    highest = float(biased.max())
-    if sampler.is_ranked:
-        ids, kept = sampler._ranked(biased, maxima, highest)
-    else:
-        ids, kept = sampler._unranked(biased, highest)
-    np.testing.assert_array_equal(kept, biased[ids])
+    found = sampler.filtered(biased, maxima)
+    ids = found.ids
+    np.testing.assert_array_equal(found.logits, biased[ids])
     left = plain_filters([float(x) for x in biased], params)
     assert sorted(ids) == sorted(left)
     if params.top_p < 1 or sampler.is_ranked:
@@ -100,7 +99,7 @@ def test_greedy_is_the_lowest_of_the_highest(row: Row) -> None:
 def test_nothing_to_bias_copies_nothing() -> None:
     row = np.zeros(10, np.float32)
     maxima = strip_maxima(row)
-    same, tops = Sampler(SamplingParams(), 10)._bias(row, [1, 2, 3], maxima)
+    same, tops = Sampler(SamplingParams(), 10).bent(row, [1, 2, 3], maxima)
     assert same is row
     assert tops is maxima
 
@@ -112,21 +111,20 @@ def test_the_largest_are_those_that_sorting_finds(seed: int, n: int, k: int, coa
     row = np.round(row) if coarse else row
     k = min(k, n)
     ids, kept = largest(row, strip_maxima(row), k)
-    assert ids == list(np.argsort(-row, kind="stable")[:k])
-    assert kept == list(row[ids])
+    assert list(ids) == list(np.argsort(-row, kind="stable")[:k])
+    assert list(kept) == list(row[ids])
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(1, 3 * ENOUGH), st.floats(0, 1))
-def test_the_likeliest_are_the_first_of_those_that_sorting_finds(
-    seed: int, n: int, part: float
-) -> None:
+def test_top_p_takes_the_first_of_those_that_sorting_finds(seed: int, n: int, part: float) -> None:
     logits = np.round(np.random.default_rng(seed).normal(size=n), 1)
-    weights = np.exp(logits - logits.max())
-    total = part * float(weights.sum())
-    ranks = likeliest(logits, weights, total)
-    assert list(ranks) == list(np.argsort(-logits, kind="stable")[: len(ranks)])
-    assert len(ranks) == n or weights[ranks].sum() >= total
+    c = Candidates(np.arange(n), logits, is_ranked=False)
+    enough = part * c.total
+    found = top_p(c, enough)
+    assert list(found.ids) == list(np.argsort(-logits, kind="stable")[: len(found.ids)])
+    assert len(found.ids) == n or c.weights[found.ids].sum() >= enough * (1 - 1e-12)
+    assert len(found.ids) == 1 or c.weights[found.ids[:-1]].sum() < enough * (1 + 1e-12)
 
 
 @given(arrays(np.float32, st.integers(1, 300), elements=st.sampled_from([0, 1, np.nan, -np.inf])))
@@ -244,5 +242,5 @@ def test_a_bias_for_a_token_that_does_not_exist() -> None:
 def test_top_p_alone_over_a_wide_row(spread: float, top_p: float) -> None:
     row = np.random.default_rng(0).normal(scale=spread, size=5000).astype(np.float32)
     params = SamplingParams(top_k=0, min_p=0, top_p=top_p)
-    ids, _ = Sampler(params, 5000)._unranked(row, float(row.max()))
+    ids = Sampler(params, 5000).filtered(row, strip_maxima(row)).ids
     assert list(ids) == plain_filters([float(x) for x in row], params)

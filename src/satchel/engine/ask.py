@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 from satchel.base.errors import OptionError
-from satchel.engine.sampler import SamplingParams, is_whole
+from satchel.engine.params import SamplingParams, is_whole
 
 if TYPE_CHECKING:
-    from satchel.engine.sampler import Processor
+    from satchel.engine.params import Processor
 
 Message: TypeAlias = Mapping[str, Any]  # {"role": ..., "content": ...}, and what templates know
 
@@ -32,6 +32,20 @@ class Options(TypedDict, total=False):
     repeat_last_n: int  # 64: how many tokens the penalties look at
     presence_penalty: float  # 0
     frequency_penalty: float  # 0
+    dynatemp_range: float  # 0: how far the temperature varies, by how sure the model is
+    dynatemp_exponent: float  # 1
+    typical_p: float  # 1.0: off
+    top_n_sigma: float  # -1: off
+    xtc_probability: float  # 0: off
+    xtc_threshold: float  # 0.1
+    mirostat: int  # 0: off; 2: in the place of all filters
+    mirostat_tau: float  # 5
+    mirostat_eta: float  # 0.1
+    dry_multiplier: float  # 0: off
+    dry_base: float  # 1.75
+    dry_allowed_length: int  # 2
+    dry_penalty_last_n: int  # 64: how many tokens are searched for repetitions
+    dry_sequence_breakers: Sequence[str]  # newline, colon, quote, star
     logit_bias: Mapping[int, float]  # token id -> what is added to its logit; -inf bans it
     seed: int | None  # None: another one each time
     # each is called with the tokens so far and the logits [vocab], and changes or returns these

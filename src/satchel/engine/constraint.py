@@ -38,7 +38,7 @@ class Constraint(Protocol):
         ...
 
 
-def allowed_ids(mask: npt.NDArray[np.uint32], vocab_size: int) -> npt.NDArray[np.intp]:
-    """The ids that a mask allows, ascending."""
-    bits = np.unpackbits(mask.astype("<u4", copy=False).view(np.uint8), bitorder="little")
-    return bits[:vocab_size].nonzero()[0]
+def allowed_ones(mask: npt.NDArray[np.uint32], vocab_size: int) -> npt.NDArray[np.bool_]:
+    """Whether a mask allows each token: [vocab_size]."""
+    octets = mask.astype("<u4", copy=False).view(np.uint8)
+    return np.unpackbits(octets, count=vocab_size, bitorder="little").view(np.bool_)

@@ -35,9 +35,8 @@ def token_logprob(logits: Row, maxima: Row, token: int, n_top: int) -> TokenLogp
     highest = float(maxima.max())
     total = float(np.exp(logits - np.float32(highest)).sum(dtype=np.float64))
     zero = highest + math.log(total)  # the logit whose logarithm of probability is 0
-    ids, tops = largest(logits, maxima, min(n_top, len(logits))) if n_top else ((), ())
-    return TokenLogprob(
-        token,
-        float(logits[token]) - zero,
-        tuple((i, x - zero) for i, x in zip(ids, tops, strict=True)),
-    )
+    top: tuple[tuple[int, float], ...] = ()
+    if n_top:
+        ids, tops = largest(logits, maxima, min(n_top, len(logits)))
+        top = tuple((i, x - zero) for i, x in zip(ids.tolist(), tops.tolist(), strict=True))
+    return TokenLogprob(token, float(logits[token]) - zero, top)

@@ -23,7 +23,15 @@ def strip_maxima(row: Row) -> Row:
     return np.maximum.reduceat(row, np.arange(0, len(row), STRIP))
 
 
-def largest(row: Row, maxima: Row, k: int) -> tuple[list[int], list[float]]:
+def updated_maxima(maxima: Row, row: Row, changed: Ids) -> Row:
+    """The maxima of a row of which the changed ids are other now than when they were taken."""
+    maxima, strips = maxima.copy(), changed // STRIP
+    inside = np.minimum(strips[:, None] * STRIP + WITHIN, len(row) - 1)
+    maxima[strips] = row[inside].max(axis=1)
+    return maxima
+
+
+def largest(row: Row, maxima: Row, k: int) -> tuple[Ids, Row]:
     """The ids of the `k` largest entries, and these, from the largest down; of equals the lower id
     first.
 
@@ -45,7 +53,7 @@ def largest(row: Row, maxima: Row, k: int) -> tuple[list[int], list[float]]:
     values = near[high]
     order = (-values).argsort(kind="stable")[:k]
     at, within = np.divmod(high[order], STRIP)
-    return (strips[at] * STRIP + within).tolist(), values[order].tolist()
+    return strips[at] * STRIP + within, values[order]
 
 
 def in_strips(row: Row) -> Row:

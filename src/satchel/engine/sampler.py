@@ -1,7 +1,9 @@
-"""The next token from a row of logits: what biases it, what filters it, and the draw.
+"""The next token from a row of logits: what bends it, what filters it, and the draw.
 
-In llama.cpp's order and with its defaults: logit bias, penalties, top-k, top-p, min-p, temperature.
-A request's own processors come after its bias, its constraint before the filters.
+In llama.cpp's order and with its defaults: logit bias, penalties, DRY, top-n-sigma, top-k,
+typical-p, top-p, min-p, XTC, temperature. A request's own processors come after its bias, its
+constraint before the filters. Mirostat takes the place of the filters.
+
 Each request draws from a generator of its own, so its answer depends on its seed alone and never on
 what is computed beside it.
 """
@@ -9,111 +11,44 @@ what is computed beside it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-from math import exp
-from operator import neg
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from satchel.base.errors import FileFormatError, OptionError
-from satchel.engine.constraint import Constraint, allowed_ids
-from satchel.engine.rows import WITHIN, largest, strip_maxima
-from satchel.runtime.batch import STRIP
+from satchel.engine import filters
+from satchel.engine.constraint import Constraint, allowed_ones
+from satchel.engine.filters import Candidates
+from satchel.engine.params import SamplingParams
+from satchel.engine.penalties import Dry, last, penalize_repeats
+from satchel.engine.rows import STRIP, largest, strip_maxima, updated_maxima
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from satchel.engine.rows import Ids, Row
-
-    Weights: TypeAlias = npt.NDArray[np.float64]
-    Processor: TypeAlias = Callable[[tuple[int, ...], Row], Row | None]
+    from satchel.engine.filters import Floats
+    from satchel.engine.params import Processor
+    from satchel.engine.rows import Row
 
 COLDEST = 1e-200  # a lower temperature would do the same, but overflow
-MAX_LOGPROBS = 1000
-ENOUGH = 512  # this many of the likeliest nearly always reach top-p
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How the next token is chosen. Raises OptionError, naming the field, for a bad value."""
-
-    temperature: float = 0.8  # 0 or less: greedy, the most likely token each time
-    top_k: int = 40  # only the k most likely tokens; 0: all
-    top_p: float = 0.95  # only the most likely tokens that reach this probability together; 1: all
-    min_p: float = 0.05  # only tokens at least this likely, compared to the likeliest; 0: all
-    repeat_penalty: float = 1.0  # logits of recent tokens are divided (if < 0: multiplied) by it
-    repeat_last_n: int = 64  # how many tokens, prompt included, are recent; 0: none; -1: all
-    presence_penalty: float = 0.0  # taken from the logits of recent tokens
-    frequency_penalty: float = 0.0  # taken from them as often as they occurred
-    logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])  # -inf bans a token
-    seed: int | None = None  # same seed, same answer; None: another one each time
-    # each is called with the tokens so far and the logits [vocab], and changes or returns these
-    processors: Sequence[Processor] = ()
-    logprobs: int | None = None  # tell how likely each token was, and so many likeliest ones
-
-    def __post_init__(self) -> None:
-        self._number("temperature", -math.inf, math.inf)
-        self._number("top_k", 0, math.inf, whole=True)
-        self._number("top_p", 0, 1)
-        self._number("min_p", 0, 1)
-        self._number("repeat_penalty", 0, math.inf, positive=True)
-        self._number("repeat_last_n", -1, math.inf, whole=True)
-        self._number("presence_penalty", -math.inf, math.inf)
-        self._number("frequency_penalty", -math.inf, math.inf)
-        if self.seed is not None:
-            self._number("seed", 0, 2**64 - 1, whole=True)
-        if self.logprobs is not None:
-            self._number("logprobs", 0, MAX_LOGPROBS, whole=True)
-        for token, bias in self.logit_bias.items():
-            if not is_whole(token) or not is_number(bias) or not bias < math.inf:
-                raise OptionError(
-                    f"logit_bias: {token!r}: {bias!r} is not a token id and a number (-inf bans)"
-                )
-        for processor in self.processors:
-            if not callable(processor):
-                raise OptionError(f"processors: {processor!r} can't be called")
-
-    def _number(
-        self, name: str, least: float, most: float, *, whole: bool = False, positive: bool = False
-    ) -> None:
-        value = getattr(self, name)
-        fits = is_whole(value) if whole else is_number(value) and math.isfinite(value)
-        if fits and least <= value <= most and not (positive and value == 0):
-            return
-        kind = "a whole number" if whole else "a number"
-        if not math.isinf(most):
-            kind += f" from {least} to {most}"
-        elif not math.isinf(least):
-            kind += f" above {least}" if positive else f" of {least} or more"
-        raise OptionError(f"{name}: {value!r} is not {kind}")
-
-
-def is_whole(value: Any) -> bool:
-    """Whether a value is an integer, and not a truth value."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a number, and neither a truth value nor NaN."""
-    return (is_whole(value) or isinstance(value, float | np.floating)) and value == value
 
 
 class Sampler:
     """Chooses the tokens of one request.
 
-    Its random numbers are the raw 64-bit outputs of numpy's PCG64(seed), one for each token drawn,
-    which numpy keeps the same in all its versions.
+    Its random numbers are the raw 64-bit outputs of numpy's PCG64(seed), one for each token drawn
+    and one more where XTC is on, which numpy keeps the same in all its versions.
     """
 
     def __init__(
-        self, params: SamplingParams, vocab_size: int, constraint: Constraint | None = None
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        constraint: Constraint | None = None,
+        piece: Callable[[int], bytes] | None = None,
     ) -> None:
-        """Raises OptionError when the bias names a token that does not exist."""
+        """`piece`: a token's text, which DRY asks for. Raises OptionError when the bias names a
+        token that does not exist.
+        """
         for token in params.logit_bias:
             if not 0 <= token < vocab_size:
                 raise OptionError(
@@ -123,14 +58,21 @@ class Sampler:
         self.constraint = constraint
         self.biased_ids = np.array(list(params.logit_bias), dtype=np.intp)
         self.biases = np.array(list(params.logit_bias.values()), dtype=np.float32)
-        self.random = None if params.temperature <= 0 else np.random.PCG64(params.seed)
         self.is_ranked = 0 < params.top_k < vocab_size
-        self.temperature = max(params.temperature, COLDEST)
         self.penalizes = bool(params.repeat_last_n) and (
             params.repeat_penalty != 1
             or params.presence_penalty != 0
             or params.frequency_penalty != 0
         )
+        self.dry: Dry | None = None
+        if params.dry_multiplier and params.dry_penalty_last_n:
+            assert piece is not None, "DRY needs the text of tokens"
+            self.dry = Dry(params, piece)
+        self.is_cold = params.temperature <= 0 and not params.dynatemp_range
+        # of the filters, only these may leave out the likeliest token
+        self.is_greedy = self.is_cold and params.typical_p == 1 and not params.xtc_probability
+        self.random = None if self.is_greedy else np.random.PCG64(params.seed)
+        self.mu = 2 * params.mirostat_tau  # the most surprise that mirostat allows, in bits
 
     @property
     def is_done(self) -> bool:
@@ -145,113 +87,115 @@ class Sampler:
         FileFormatError for logits that are not numbers, OptionError when every token is banned or a
         processor fails, and what the constraint raises.
         """
-        token = self._choose(logits, history, strip_maxima(logits) if maxima is None else maxima)
+        if maxima is None:
+            maxima = strip_maxima(logits)
+        row, maxima = self.bent(logits, history, maxima)
+        strip = int(maxima.argmax())  # of the first NaN, if there is one
+        self._check(float(maxima[strip]))
+        if self.random is None:
+            first = strip * STRIP
+            token = first + int(row[first : first + STRIP].argmax())
+        else:
+            token = self._draw(row, maxima)
         if self.constraint is not None:
             self.constraint.accept(token)
         return token
 
-    def _choose(self, logits: Row, history: Sequence[int], maxima: Row) -> int:
-        logits, maxima = self._bias(logits, history, maxima)
-        strip = int(maxima.argmax())  # of the first NaN, if there is one
-        highest = float(maxima[strip])
-        if highest == -math.inf and (causes := self._banning()):
-            raise OptionError(f"{causes}: it bans every token; leave one")
-        if not math.isfinite(highest):
-            raise FileFormatError(
-                f"the model computed {highest} as a logit; its file is damaged: fetch it again"
-            )
-        if self.random is None:
-            first = strip * STRIP
-            return first + int(logits[first : first + STRIP].argmax())
-        random = self.random.random_raw()
-        if self.is_ranked:
-            few, kept = self._ranked(logits, maxima, highest)
-            return few[draw([exp((x - highest) / self.temperature) for x in kept], random)]
-        ids, kept64 = self._unranked(logits, highest)
-        return int(ids[draw(np.exp((kept64 - highest) / self.temperature), random)])
-
-    def _banning(self) -> str:
-        """What may have banned tokens."""
+    def _check(self, highest: float) -> None:
         given = {
             "logit_bias": self.params.logit_bias,
             "processors": self.params.processors,
             "constraint": self.constraint is not None,
         }
-        return " with ".join(name for name, value in given.items() if value)
+        causes = " with ".join(name for name, value in given.items() if value)
+        if highest == -math.inf and causes:
+            raise OptionError(f"{causes}: it bans every token; leave one")
+        if not math.isfinite(highest):
+            raise FileFormatError(
+                f"the model computed {highest} as a logit; its file is damaged: fetch it again"
+            )
 
-    def _bias(self, logits: Row, history: Sequence[int], maxima: Row) -> tuple[Row, Row]:
+    def bent(self, logits: Row, history: Sequence[int], maxima: Row) -> tuple[Row, Row]:
         """Logits and maxima with bias, processors, penalties and constraint; the very same arrays
         when there are none.
         """
         p = self.params
+        recent = last(history, p.repeat_last_n) if self.penalizes else ()
         allowed = self.constraint.allowed() if self.constraint is not None else None
-        recent: Sequence[int] = ()
-        if self.penalizes:
-            recent = history if p.repeat_last_n < 0 else history[-p.repeat_last_n :]
-        if not (len(self.biases) or recent or p.processors or allowed is not None):
+        if not (len(self.biases) or recent or self.dry or p.processors or allowed is not None):
             return logits, maxima
-        logits, maxima = logits.copy(), maxima.copy()
-        logits[self.biased_ids] += self.biases
+        row, changed = logits.copy(), [self.biased_ids]
+        row[self.biased_ids] += self.biases
         for processor in p.processors:
-            logits = processed(processor, history, logits)
-        counts = Counter(recent)
-        ids = np.array(list(counts), dtype=np.intp)
-        times = np.array(list(counts.values()), dtype=np.float32)
-        seen = logits[ids]
-        seen = np.where(seen > 0, seen / np.float32(p.repeat_penalty), seen * p.repeat_penalty)
-        logits[ids] = seen - times * p.frequency_penalty - p.presence_penalty
+            row = processed(processor, history, row)
+        if recent:
+            changed.append(penalize_repeats(row, recent, p))
+        if self.dry:
+            changed.append(self.dry.penalize(row, history))
         if allowed is not None:
-            logits = only(logits, allowed_ids(allowed, len(logits)))
+            row = np.where(allowed_ones(allowed, len(row)), row, np.float32(-math.inf))
         if p.processors or allowed is not None:
-            return logits, strip_maxima(logits)
-        changed = np.concatenate((self.biased_ids, ids)) // STRIP
-        inside = np.minimum(changed[:, None] * STRIP + WITHIN, len(logits) - 1)
-        maxima[changed] = logits[inside].max(axis=1)
-        return logits, maxima
+            return row, strip_maxima(row)
+        return row, updated_maxima(maxima, row, np.concatenate(changed))
 
-    def _ranked(self, logits: Row, maxima: Row, highest: float) -> tuple[list[int], list[float]]:
-        """The ids among the first top-k that pass the other filters too, and their logits, the most
-        likely first.
+    def _draw(self, row: Row, maxima: Row) -> int:
+        if self.params.mirostat:
+            return self._mirostat(row)
+        c = self.filtered(row, maxima)
+        temperature = self.temperature(c)
+        if temperature <= 0:
+            return int(c.ids[c.logits.argmax()])
+        return int(c.ids[draw(tempered(c, temperature), self._random())])
 
-        They are few: plain numbers are faster here than arrays.
+    def filtered(self, row: Row, maxima: Row) -> Candidates:
+        """What all filters leave. They stand from the likeliest down, but in order of id where no
+        filter asks for their ranks.
+
+        What top-n-sigma, top-k, top-p and min-p leave are each the first so many by rank, so their
+        order does not matter, as long as what each refers to is taken from before the others: the
+        cheap ones are applied first.
         """
         p = self.params
-        ids, kept = largest(logits, maxima, p.top_k)
-        weights = [exp(x - highest) for x in kept]
-        n = len(weights)
-        if p.top_p < 1:
-            sums = list(accumulate(weights))
-            n = 1 + bisect_left(sums, p.top_p * sums[-1])
+        if self.is_ranked:
+            ids, kept = largest(row, maxima, p.top_k)
+        else:
+            ids, kept = np.arange(len(row)), row
+        c = Candidates(ids, kept.astype(np.float64), self.is_ranked)
+        if p.top_n_sigma > 0:
+            c = c.keep(c.logits >= filters.sigma_floor(row, p.top_n_sigma))
+        if p.typical_p < 1:
+            c = filters.typical(c, p.typical_p)
+        enough = p.top_p * c.total if p.top_p < 1 else 0
         if p.min_p > 0:
-            n = min(n, bisect_right(weights, -p.min_p, key=neg))
-        return ids[:n], kept[:n]
+            c = filters.min_p(c, p.min_p)
+        if p.top_p < 1:
+            c = filters.top_p(c, enough)
+        if p.xtc_probability and self._random() < p.xtc_probability * 2.0**64:
+            c = filters.xtc(c, p.xtc_threshold)
+        return c
 
-    def _unranked(self, logits: Row, highest: float) -> tuple[Ids, Weights]:
-        """The ids [n] that pass the filters, and their logits [n].
+    def temperature(self, c: Candidates) -> float:
+        """At which one of the candidates is drawn; 0 or less: the likeliest is taken."""
+        p = self.params
+        if not p.dynatemp_range:
+            return p.temperature
+        return filters.dynamic_temperature(c, p.temperature, p.dynatemp_range, p.dynatemp_exponent)
 
-        They stand from the most likely one down, but in order of id when top-p does not ask for
-        their ranks. The cheap filter is applied first: what top-p and min-p leave are both the
-        first so many by rank, so their order does not matter as long as the total that top-p refers
-        to is taken before.
+    def _mirostat(self, row: Row) -> int:
+        """Mirostat 2.0: the surprise of each token drawn corrects how surprising the next may be.
+        Basu and others, 2020, arXiv:2007.14966.
         """
-        p, ids, kept = self.params, np.arange(len(logits)), logits.astype(np.float64)
-        weights = np.exp(kept - highest)
-        enough = p.top_p * float(weights.sum())
-        if p.min_p > 0:
-            likely = weights >= p.min_p
-            ids, kept, weights = ids[likely], kept[likely], weights[likely]
-        if p.top_p < 1:
-            ranks = likeliest(kept, weights, enough)
-            ranks = ranks[: 1 + int(weights[ranks].cumsum().searchsorted(enough))]
-            ids, kept = ids[ranks], kept[ranks]
-        return ids, kept
+        p = self.params
+        logits = row.astype(np.float64) / max(p.temperature, COLDEST)
+        c = Candidates(np.arange(len(row)), logits, is_ranked=False)
+        c = filters.surprising(c, self.mu)
+        at = draw(c.weights, self._random())
+        self.mu -= p.mirostat_eta * (float(c.surprise[at]) / math.log(2) - p.mirostat_tau)
+        return int(c.ids[at])
 
-
-def only(logits: Row, ids: Ids) -> Row:
-    """A row in which all but these tokens are banned."""
-    row = np.full_like(logits, -math.inf)
-    row[ids] = logits[ids]
-    return row
+    def _random(self) -> int:
+        assert self.random is not None
+        return self.random.random_raw()
 
 
 def processed(processor: Processor, history: Sequence[int], logits: Row) -> Row:
@@ -272,20 +216,15 @@ def processed(processor: Processor, history: Sequence[int], logits: Row) -> Row:
     return row
 
 
-def likeliest(logits: Weights, weights: Weights, total: float) -> Ids:
-    """The indices of the largest logits, from the largest down, whose weights reach the total."""
-    n = len(logits)
-    if n > ENOUGH:
-        ranks = (logits >= np.partition(logits, n - ENOUGH)[n - ENOUGH]).nonzero()[0]
-        if weights[ranks].sum() >= total:
-            return ranks[(-logits[ranks]).argsort(kind="stable")]
-    return (-logits).argsort(kind="stable")
+def tempered(c: Candidates, temperature: float) -> Floats:
+    """Their weights at a temperature."""
+    return np.exp((c.logits - c.highest) / max(temperature, COLDEST))
 
 
-def draw(weights: Weights | list[float], random: int) -> int:
+def draw(weights: Floats, random: int) -> int:
     """The index that 64 random bits choose, each in proportion to its weight."""
-    sums = list(accumulate(weights)) if isinstance(weights, list) else weights.cumsum()
+    sums = weights.cumsum()
     total = float(sums[-1])
     point = (random >> 11) * 2.0**-53 * total  # from 0 up to, but without, the total
-    last = bisect_left(sums, total)  # where rounding must not lead past
-    return min(bisect_right(sums, point), last)
+    most = int(sums.searchsorted(total))  # where rounding must not lead past
+    return min(int(sums.searchsorted(point, side="right")), most)

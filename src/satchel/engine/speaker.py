@@ -12,8 +12,9 @@ from satchel.engine.ask import Message, read_options
 from satchel.engine.driver import Driver
 from satchel.engine.embedding import Embedding, Embeddings, begin_embedding, read_pooling
 from satchel.engine.engine import Engine
+from satchel.engine.params import is_whole
 from satchel.engine.request import Delta, Generation, Scoring
-from satchel.engine.sampler import Sampler, is_whole
+from satchel.engine.sampler import Sampler
 from satchel.engine.stream import Stream
 from satchel.text import ChatTemplate, Detokenizer, Tokenizer, encode_chat
 
@@ -102,7 +103,7 @@ class Speaker:
             prompt,
             sequence or self.engine.sequence(),
             deltas.put,
-            sampler=Sampler(ask.sampling, self.model.vocab_size),
+            sampler=Sampler(ask.sampling, self.model.vocab_size, piece=self.tokenizer.piece),
             detokenizer=Detokenizer(self.tokenizer),
             max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
             stop_ids=frozenset() if ask.ignore_eos else self.tokenizer.stop_ids,
