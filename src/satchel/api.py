@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from satchel.base.errors import OptionError
 from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
-from satchel.engine.embedding import Embeddings
+from satchel.engine.embedding import Embeddings, Pooling
 from satchel.engine.engine import Usage
 from satchel.engine.logprobs import TokenLogprob
 from satchel.engine.pages import pages_for
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "Completion",
+    "Embeddings",
     "Options",
     "Piece",
+    "Pooling",
     "Session",
     "Stats",
     "Stream",
@@ -214,7 +216,7 @@ class LLM:
         return self._speaker.score(ids)
 
     def embed(
-        self, texts: str | Iterable[str | Sequence[int]], pooling: str = "mean"
+        self, texts: str | Iterable[str | Sequence[int]], pooling: Pooling = "mean"
     ) -> npt.NDArray[np.float32]:
         """A vector for each text: the model's final states, pooled, [n, dim], each of length one.
 
@@ -228,7 +230,7 @@ class LLM:
         return self.embeddings(texts, pooling).result()
 
     def embeddings(
-        self, texts: str | Iterable[str | Sequence[int]], pooling: str = "mean"
+        self, texts: str | Iterable[str | Sequence[int]], pooling: Pooling = "mean"
     ) -> Embeddings:
         """As `embed`, to be waited for, or cancelled elsewhere. Errors are raised at once."""
         return self._speaker.embeddings([texts] if isinstance(texts, str) else texts, pooling)

@@ -30,7 +30,9 @@ def fake_of(llm: LLM) -> FakeModel:
 
 
 def states(llm: LLM, text: bytes) -> Any:
-    return np.array([fake_of(llm).logits(list(text[: n + 1]))[:STATE_DIM] for n in range(len(text))])
+    return np.array(
+        [fake_of(llm).logits(list(text[: n + 1]))[:STATE_DIM] for n in range(len(text))]
+    )
 
 
 def test_a_vector_is_the_mean_of_all_states_or_the_last(llm: LLM) -> None:

@@ -127,7 +127,7 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SATCHEL_API_KEY", "from-env")
     words = (
         "serve a.gguf b.gguf --host 0.0.0.0 --port 81 --cors-origin https://x.y -np 3 -c 77 -t 2 "
-        "--max-requests 5 --max-loaded 1 --keep-alive -1 --grace 3 --log-json"
+        "--max-requests 5 --max-loaded 1 --keep-alive -1 --pooling last --grace 3 --log-json"
     )
     assert main(words.split()) == 0
     assert seen["references"] == ["a.gguf", "b.gguf"]
@@ -136,7 +136,13 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.host, found.port, found.api_key) == ("0.0.0.0", 81, "from-env")
     assert (found.cors_origins, found.max_requests, found.max_loaded) == (("https://x.y",), 5, 1)
     assert (found.keep_alive_s, found.grace_s, found.log_json) == (None, 3, True)
+    assert found.pooling == "last"
     assert not found.insecure
+
+
+@pytest.mark.parametrize(("word", "seconds"), [("90", 90), ("1h30m", 5400), ("-1m", -1), ("0", 0)])
+def test_keep_alive_is_a_time(word: str, seconds: float) -> None:
+    assert parse(["serve", f"--keep-alive={word}"]).keep_alive == seconds
 
 
 def test_models_may_be_none_one_or_many() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from satchel.base.errors import OptionError
 from satchel.base.options import PREFIX, count, switch, variable, variables
 
 
@@ -103,6 +104,28 @@ def number(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A parser of one of some words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def duration(text: str) -> float:
+    """Parses a time as seconds: 300, 5m, 1h30m; less than 0 stands for ever."""
+    from satchel.serve.durations import parse_duration
+
+    try:
+        seconds = parse_duration(text)
+    except OptionError:
+        raise ValueError("is no time, as 300, 5m or 1h30m are") from None
+    return -1.0 if seconds is None else seconds
 
 
 def bias(text: str) -> dict[int, float]:
@@ -201,8 +224,10 @@ COMMANDS = {
             Flag(("--max-requests",), "answers in the making or waiting; more get 503",
                  whole(1, 4096), 64),
             Flag(("--max-loaded",), "models in memory at a time", whole(1, 64), 2),
-            Flag(("--keep-alive",), "seconds that an idle model stays loaded; -1: for ever",
-                 whole(-1), 300),
+            Flag(("--keep-alive",), "how long an idle model stays loaded, as 5m; -1: for ever",
+                 duration, 300, metavar="TIME"),
+            Flag(("--pooling",), "how embeddings are made of a text: mean or last",
+                 one_of("mean", "last"), "mean", metavar="HOW"),
             Flag(("--grace",), "seconds that answers get to finish at shutdown", whole(1), 10),
             Flag(("--log-json",), "log JSON lines", switch, False),
         ),

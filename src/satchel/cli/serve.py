@@ -32,7 +32,8 @@ def serve(args: argparse.Namespace) -> int:
         log_json=args.log_json,
         max_requests=args.max_requests,
         max_loaded=args.max_loaded,
-        keep_alive_s=None if args.keep_alive < 0 else float(args.keep_alive),
+        keep_alive_s=None if args.keep_alive < 0 else args.keep_alive,
+        pooling=args.pooling,
         grace_s=args.grace,
     )
     load = partial(

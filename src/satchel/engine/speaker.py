@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 from satchel.base.errors import ContextLengthError, MemoryLimitError, TemplateError, TextError
 from satchel.engine.ask import Message, read_options
 from satchel.engine.driver import Driver
-from satchel.engine.embedding import Embedding, Embeddings, begin_embedding, read_pooling
+from satchel.engine.embedding import (
+    Embedding,
+    Embeddings,
+    Pooling,
+    begin_embedding,
+    read_pooling,
+)
 from satchel.engine.engine import Engine
 from satchel.engine.params import is_whole
 from satchel.engine.request import Delta, Generation, Scoring
@@ -133,7 +139,7 @@ class Speaker:
             stream.result()
         return scoring.logits
 
-    def embeddings(self, texts: Iterable[str | Iterable[int]], pooling: str) -> Embeddings:
+    def embeddings(self, texts: Iterable[str | Iterable[int]], pooling: Pooling) -> Embeddings:
         """Vectors for texts, begun when their result is asked for; raises what `LLM.embed` says."""
         pooled, context = read_pooling(pooling), self.model.context_length
         if not isinstance(texts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]

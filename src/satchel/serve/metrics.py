@@ -36,6 +36,11 @@ class Metrics:
             self.predicted_seconds += (stats.generated_tokens - 1) / stats.generated_tokens_per_s
         self.longest = max(self.longest, stats.prompt_tokens + stats.generated_tokens)
 
+    def count_embedded(self, n_tokens: int, seconds: float) -> None:
+        """Adds texts that were made vectors."""
+        self.prompt_tokens += n_tokens
+        self.prompt_seconds += seconds
+
     def text(self, usages: Iterable[Usage], in_flight: int) -> str:
         """All of them, for a scraper; `usages` are those of the models that are loaded."""
         found = list(usages)

@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from satchel.api import Pooling
 from satchel.base.errors import OptionError
 
 
@@ -22,6 +23,7 @@ class Settings:
     max_requests: int = 64  # answers in the making or waiting, all models together
     max_loaded: int = 2  # models in memory at a time
     keep_alive_s: float | None = 300.0  # how long an idle model stays loaded; None: for ever
+    pooling: Pooling = "mean"  # what becomes of a text's states where a request does not say
     grace_s: float = 10.0  # what running answers get at shutdown
     answer_s: float = 600.0  # the most that one answer may take
     body_s: float = 30.0  # the most that a request's body may take to come
