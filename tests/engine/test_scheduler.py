@@ -16,6 +16,7 @@ from satchel.base.errors import CancelledError, KernelError, MemoryLimitError
 from satchel.engine.engine import Engine
 from satchel.engine.request import Request, Scoring
 from satchel.engine.sampler import SamplingParams
+from satchel.engine.terms import Terms
 
 PROMPTS = st.lists(st.integers(0, 299), min_size=1, max_size=150)
 SAMPLED = SamplingParams(temperature=1, top_k=5, seed=3)
@@ -301,9 +302,14 @@ class Crowd(RuleBasedStateMachine):
         self.asks: list[Ask] = []
         self.sessions = [self.engine.sequence(kept=True) for _ in range(3)]
 
-    @rule(prompt=PROMPTS, n=st.integers(0, 110))
-    def submit(self, prompt: list[int], n: int) -> None:
-        self.add(Ask(self.engine, prompt, n))
+    @rule(
+        prompt=PROMPTS,
+        n=st.integers(0, 110),
+        priority=st.integers(-1, 1),
+        owner=st.sampled_from([None, "a", "b"]),
+    )
+    def submit(self, prompt: list[int], n: int, priority: int, owner: str | None) -> None:
+        self.add(Ask(self.engine, prompt, n, terms=Terms(priority, owner)))
 
     @rule(which=st.integers(0, 2), keep=st.integers(0, 250), more=PROMPTS, n=st.integers(0, 40))
     def ask_session(self, which: int, keep: int, more: list[int], n: int) -> None:

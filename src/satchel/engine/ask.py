@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 from satchel.base.errors import OptionError
 from satchel.engine.params import SamplingParams, is_whole
+from satchel.engine.terms import Terms, read_terms
 
 if TYPE_CHECKING:
     from satchel.engine.params import Processor
@@ -48,6 +49,9 @@ class Options(TypedDict, total=False):
     dry_sequence_breakers: Sequence[str]  # newline, colon, quote, star
     logit_bias: Mapping[int, float]  # token id -> what is added to its logit; -inf bans it
     seed: int | None  # None: another one each time
+    priority: int  # 0; of requests that wait for each other the higher goes first
+    owner: str | None  # requests of one owner wait for each other, and take turns with others'
+    timeout_s: float | None  # the answer ends, "timeout", when it has taken so many seconds
     # each is called with the tokens so far and the logits [vocab], and changes or returns these
     processors: Sequence[Processor]
     # None: none; 0: how likely each token was; n: and the n likeliest. See `TokenLogprob`
@@ -62,6 +66,7 @@ class Ask:
     max_tokens: int | None
     stops: tuple[str, ...]
     ignore_eos: bool
+    terms: Terms
 
 
 def read_options(options: Mapping[str, Any]) -> Ask:
@@ -82,6 +87,7 @@ def read_options(options: Mapping[str, Any]) -> Ask:
         max_tokens,
         _read_stops(options.get("stop", ())),
         ignore_eos,
+        read_terms(options),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -105,14 +106,16 @@ class Engine:
             self.scheduler.waiting.append(self.submitted.popleft())
         while self.forgotten:
             self.scheduler.forget(self.forgotten.popleft())
-        if cancelled := self.scheduler.reap():
-            return cancelled
+        if ended := self.scheduler.reap(time.perf_counter()):
+            return ended
         batch = self.scheduler.next_batch()
         if batch is None:
             return []
         self.n_steps += 1
         self.n_shares += len(self.scheduler.shares)
+        begun_s = time.perf_counter()
         logits = self.model.run(batch)
+        self.scheduler.note_time(time.perf_counter() - begun_s)
         maxima = self.model.maxima
         _read_states(self.scheduler.shares, self.model)
         answers = [_read(share, logits, maxima) for share in self.scheduler.shares]

@@ -15,13 +15,15 @@ from satchel.engine.logprobs import TokenLogprob, token_logprob
 from satchel.engine.sampler import Sampler
 from satchel.engine.sequence import Sequence
 from satchel.engine.stops import Stops
+from satchel.engine.terms import Terms
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Rows: TypeAlias = npt.NDArray[np.float32]
 
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "timeout"]
+NO_TERMS = Terms()
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,9 @@ class Stats:
     """What an answer took.
 
     `finish_reason` is "stop" (the model ended its answer, or a stop string came), "length" (as many
-    tokens as asked for, or the context is full) or "cancelled". The time to the first token counts
-    from the moment the request was made; speeds are 0 where there was nothing to measure.
+    tokens as asked for, or the context is full), "cancelled" or "timeout" (its time was over). The
+    time to the first token counts from the moment the request was made; speeds are 0 where there
+    was nothing to measure.
     """
 
     prompt_tokens: int
@@ -79,21 +82,33 @@ class Request(ABC):
     """
 
     def __init__(
-        self, prompt: Items[int], sequence: Sequence, deliver: Callable[[Delta], None]
+        self,
+        prompt: Items[int],
+        sequence: Sequence,
+        deliver: Callable[[Delta], None],
+        terms: Terms = NO_TERMS,
     ) -> None:
         self.prompt = tuple(prompt)
+        self.priority, self.owner = terms.priority, terms.owner
         self.sequence = sequence
         self.deliver = deliver
         self.cancelled = False
         self.n_cached = 0  # how much of the prompt the sequence knew when the request began
         self.n_generated = 0
         self.made_s = time.perf_counter()
+        self.due_s = None if terms.timeout_s is None else self.made_s + terms.timeout_s
         self.begun_s = 0.0
         self.first_s = 0.0  # when the prompt was done, and the first token there
 
     def cancel(self) -> None:
         """Ends the request before the next step."""
         self.cancelled = True
+
+    def broken_off(self, now_s: float) -> FinishReason | None:
+        """Why the request is to end before its time, if it is."""
+        if self.cancelled:
+            return "cancelled"
+        return "timeout" if self.due_s is not None and now_s >= self.due_s else None
 
     def begin(self) -> None:
         """Sets the sequence to the prompt, the first time that the scheduler takes this up."""
@@ -174,9 +189,10 @@ class Generation(Request):
         max_tokens: int,
         stop_ids: frozenset[int] = frozenset(),
         stops: Items[str] = (),
+        terms: Terms = NO_TERMS,
     ) -> None:
         """`max_tokens` of 0 computes the prompt alone. Raises OptionError for an empty stop."""
-        super().__init__(prompt, sequence, deliver)
+        super().__init__(prompt, sequence, deliver, terms)
         self.sampler = sampler
         self.detokenizer = detokenizer
         self.max_tokens = max_tokens

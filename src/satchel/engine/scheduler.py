@@ -1,10 +1,11 @@
 """Who advances by how many tokens in the next step, and who holds which pages.
 
-Requests run in the order in which they came. In a step each running one advances by a token at
-least, and prompts that are being caught up with share the room that is left. When pages run out,
-they are taken first from sessions that no one is asking, then from the request that came last: it
-waits, and later computes again what it lost. So the first one always gets on, and nothing that is
-ever said depends on who else is there.
+Requests run by priority and in turn, see `engine.turns`. In a step each running one advances by a
+token at least, and prompts that are being caught up with share the room that is left, which is less
+when answers wait for the step. When pages run out, they are taken first from sessions that no one
+is asking, then from the request of the least priority that came last: it waits, and later computes
+again what it lost. So the first one always gets on, and nothing that is ever said depends on who
+else is there.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satchel.base.errors import MemoryLimitError
+from satchel.engine.pace import Pace
 from satchel.engine.pages import PagePool, pages_for
 from satchel.engine.request import Delta, Request
 from satchel.engine.sequence import Sequence
+from satchel.engine.turns import by_rank, divide, in_turn
 from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, Model
 
 if TYPE_CHECKING:
@@ -74,9 +77,10 @@ class Scheduler:
         self.max_batch = model.max_batch
         self.max_running = min(MAX_WANTED, model.max_batch)
         self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []  # in the order in which they came
+        self.running: list[Request] = []  # by rank
         self.idle: dict[Sequence, None] = {}  # not running, but with pages; the longest idle first
         self.shares: list[Share] = []  # of the step that is under way
+        self.pace = Pace(model.max_batch)
 
     @property
     def has_work(self) -> bool:
@@ -84,23 +88,22 @@ class Scheduler:
         return bool(self.waiting or self.running)
 
     def requests(self) -> list[Request]:
-        """All of them, in the order in which they came."""
+        """All of them, first those that run."""
         return [*self.running, *self.waiting]
 
     def next_batch(self) -> Batch | None:
         """The next step for the model, None when there is nothing to do."""
         self.shares = []
         self._admit()
-        tokens, rows = self.max_batch, MAX_WANTED
+        tokens, rows = self._divide(), MAX_WANTED
         while len(self.shares) < len(self.running):
             request = self.running[len(self.shares)]
             later = len(self.running) - len(self.shares) - 1
-            share = _share(request, tokens - later, rows - later, MAX_WANTED - rows)
+            share = _share(request, tokens[request], rows - later, MAX_WANTED - rows)
             if not self._make_room(request, share.end):
                 break
             request.sequence.grow(share.end)
             self.shares.append(share)
-            tokens -= share.n_tokens
             rows -= share.n_wanted
         return _batch(self.shares) if self.shares else None
 
@@ -118,10 +121,17 @@ class Scheduler:
         self._let_go(deltas)
         return deltas
 
-    def reap(self) -> list[Delta]:
-        """Ends the requests that were cancelled."""
-        deltas = [r.finish("cancelled") for r in self.running if r.cancelled]
-        deltas += [r.finish("cancelled") for r in self.waiting if r.cancelled]
+    def note_time(self, seconds: float) -> None:
+        """The model took so long for the step that is under way."""
+        self.pace.note(sum(s.n_tokens for s in self.shares if s.n_tokens > 1), seconds)
+
+    def reap(self, now_s: float) -> list[Delta]:
+        """Ends the requests that were cancelled, or whose time is over."""
+        deltas = [
+            request.finish(reason)
+            for request in self.requests()
+            if (reason := request.broken_off(now_s))
+        ]
         if deltas:
             self._let_go(deltas)
         return deltas
@@ -171,23 +181,60 @@ class Scheduler:
         return {request.sequence for request in self.running}
 
     def _admit(self) -> None:
-        """Takes up waiting requests while there are pages for them, and one to grow for each."""
-        while self.waiting and len(self.running) < self.max_running:
-            request = self.waiting[0]
-            fits = all(
-                pool.most(request.length + 1, self.max_batch) + len(self.running) <= self._spare(i)
-                for i, pool in enumerate(self.pools)
-            )
-            if (self.running and not fits) or request.sequence in self._busy():
+        """Takes up waiting requests in turn, while there is room for them beside those that run,
+        or beside those of no less priority.
+        """
+        while self.waiting:
+            busy = self._busy()
+            ordered = in_turn(self.waiting, self.running)
+            request = next((r for r in ordered if r.sequence not in busy), None)
+            staying = list(self.running)
+            while request and not self._fits(request, staying):
+                if staying.pop().priority >= request.priority:
+                    return
+            if request is None:
                 return
-            self.running.append(self.waiting.popleft())
+            while len(self.running) > len(staying):
+                self._suspend()
+            self.waiting.remove(request)
+            self.running = by_rank([*self.running, request])
             self.idle.pop(request.sequence, None)
             request.begin()
 
-    def _spare(self, group: int) -> int:
-        """How many pages of a group are free, or soon will be."""
-        kept = sum(len(sequence.pages[group].ids) for sequence in self.idle)
-        return self.pools[group].n_free + kept
+    def _fits(self, request: Request, staying: list[Request]) -> bool:
+        """Whether there are pages for a request, and one to grow for each of those that stay."""
+        if not staying:
+            return True
+        held = {r.sequence for r in staying}
+        others = [r.sequence for r in self.running if r.sequence not in held]
+        spare = [
+            pool.n_free + sum(len(sequence.pages[i].ids) for sequence in (*self.idle, *others))
+            for i, pool in enumerate(self.pools)
+        ]
+        return len(staying) < self.max_running and all(
+            pool.most(request.length + 1, self.max_batch) + len(staying) <= pages
+            for pool, pages in zip(self.pools, spare, strict=True)
+        )
+
+    def _divide(self) -> dict[Request, int]:
+        """How many tokens each running request may have in the next step."""
+        given = dict.fromkeys(self.running, 1)
+        prompts = in_turn([r for r in self.running if r.sequence.n_pending > 1])
+        if prompts:
+            room = self.max_batch - (len(given) - len(prompts))
+            if len(prompts) < len(given):
+                room = min(room, max(self.pace.limit, len(prompts)))
+            pending = [request.sequence.n_pending for request in prompts]
+            given |= dict(zip(prompts, divide(pending, room), strict=True))
+        return given
+
+    def _suspend(self) -> Request:
+        """Has the last of those that run wait; its pages can be taken from it."""
+        last = self.running.pop()
+        self.waiting.appendleft(last)
+        if last.sequence.n_cached:
+            self.idle[last.sequence] = None
+        return last
 
     def _make_room(self, request: Request, n_tokens: int) -> bool:
         """Frees pages until `n_tokens` of a request's tokens fit; False when it has to wait."""
@@ -198,11 +245,7 @@ class Scheduler:
                 if not coldest.n_cached:
                     del self.idle[coldest]
                 continue
-            last = self.running.pop()
-            self.waiting.appendleft(last)
-            if last.sequence.n_cached:
-                self.idle[last.sequence] = None
-            if last is request:
+            if self._suspend() is request:
                 return False
         return True
 

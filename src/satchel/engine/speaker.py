@@ -114,6 +114,7 @@ class Speaker:
             max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
             stop_ids=frozenset() if ask.ignore_eos else self.tokenizer.stop_ids,
             stops=ask.stops,
+            terms=ask.terms,
         )
         self.driver.submit(request)
         return Stream(request, deltas, on_end)
