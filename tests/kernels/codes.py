@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from satchel.kernels.quantize import BLOCK_BYTES, CODES, SCALE, SCALED_SUMS, SUMS
+from satchel.kernels.quantize import BLOCK_BYTES, CODES, MINUS_SUMS, SCALE, SCALED_SUMS
 
 Floats = NDArray[np.float32]
 F = np.float32
@@ -39,7 +39,7 @@ def block_bytes(codes: Floats, d: Floats) -> NDArray[np.uint8]:
 
     put(0, whole.astype(np.int8))
     put(SCALE, d)
-    put(SUMS, sums)
+    put(MINUS_SUMS, -sums)
     put(SCALED_SUMS, d * sums.astype(F))
     return out
 

@@ -18,11 +18,11 @@ from satchel.lang.trace import In, Out, Row, V, concat, loop, maximum, real, sel
 
 CODES = 32
 BLOCK_BYTES = 64
-"""A block: 32 codes (i8); d (f32); their sums (i32): first 16, last 16, all; d times those sums
+"""A block: 32 codes (i8); d (f32); minus their sums (i32): first 16, last 16, all; d times the sums
 (f32); 4 bytes unused.
 """
 
-SCALE, SUMS, SCALED_SUMS = 32, 36, 48  # byte offsets in a block
+SCALE, MINUS_SUMS, SCALED_SUMS = 32, 36, 48  # byte offsets in a block
 FIRST, LAST, ALL = 0, 1, 2  # which sum
 
 
@@ -48,7 +48,7 @@ def write_block(out: Row, codes: list[V], d: V) -> None:
     out.past(SCALE, f32).store(d)
     first, last = (c.sum() for c in codes)
     for i, total in enumerate((first, last, first + last)):
-        out.past(SUMS, i32).store(total, i)
+        out.past(MINUS_SUMS, i32).store(-total, i)
         out.past(SCALED_SUMS, f32).store(d * cast(total, f32), i)
 
 
