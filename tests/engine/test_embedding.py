@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,16 @@ from tests.engine.fake import STATE_DIM, FakeModel
 from tests.serve.served import wait_for
 from tests.test_api import Slow, make, says
 
+import satchel
 from satchel import LLM
+from satchel.archs import trace
 from satchel.base.errors import CancelledError, ContextLengthError, OptionError, TextError
-from satchel.engine.embedding import AT_ONCE, unit
+from satchel.compiler.expose_states import states_of
+from satchel.engine.embedding import AT_ONCE, Pooling, unit
+from satchel.files.checkpoint import open_checkpoint
+from satchel.graph import evaluate
+from satchel.graph.graph import Graph
+from satchel.measure.accuracy import Decoded
 
 
 @pytest.fixture
@@ -123,3 +131,22 @@ def test_a_failing_model_fails_it_and_no_more(llm: LLM) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         llm.embed(["a", "b"])
     assert llm.embed("a").shape == (1, STATE_DIM)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_real_model_against_the_reference(smollm2: Path, pooling: Pooling) -> None:
+    """Activations are quantized, so near is not equal; what shares its steps is."""
+    texts = ["The cat sat on the mat.", "A kitten sits on a rug.", "Shares fell by nine percent."]
+    checkpoint = open_checkpoint(smollm2)
+    graph = trace(checkpoint)
+    reference = Graph(graph.inputs, (states_of(graph),))
+    with satchel.load(smollm2, context=256, parallel=2) as llm:
+        llm.generate(texts[0], max_tokens=1)
+        vectors = llm.embed(texts, pooling)
+        rows = evaluate(reference, Decoded(checkpoint), llm.tokenize(texts[0]), np.float32)
+        want = unit(rows[-1] if pooling == "last" else rows.mean(0))
+        assert float(want @ vectors[0]) > 0.995
+        for text, vector in zip(texts, vectors, strict=True):
+            assert np.array_equal(llm.embed(text, pooling)[0], vector)
+    alike, other, _ = (vectors @ vectors.T)[np.triu_indices(3, 1)]
+    assert alike > other
