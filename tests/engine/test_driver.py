@@ -173,3 +173,23 @@ print("bye")
         [sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60, capture_output=True
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"bye\n", b"")
+
+
+def test_work_between_steps_gives_its_result_or_raises() -> None:
+    driver = Driver(Engine(FakeModel()))
+    threads: list[str] = []
+
+    def work() -> int:
+        threads.append(threading.current_thread().name)
+        return 7
+
+    def fail() -> int:
+        raise KernelError("not now")
+
+    assert driver.do(work) == 7
+    assert threads == ["satchel"]
+    with pytest.raises(KernelError, match="not now"):
+        driver.do(fail)
+    driver.close()
+    with pytest.raises(CancelledError):
+        driver.do(work)

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
 
 from satchel.base.errors import CancelledError
 from satchel.engine.engine import Engine
 from satchel.engine.request import Request
+
+T = TypeVar("T")
 
 
 class Driver:
@@ -19,44 +25,84 @@ class Driver:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.lock = threading.Lock()  # guards the two below; never held during a step
+        self.changed = threading.Condition()  # guards the two below; never held during a step
         self.thread: threading.Thread | None = None
         self.closed = False
 
     def submit(self, request: Request) -> None:
         """Sees a request through to its last delta; raises CancelledError after `close`."""
-        with self.lock:
+        self._add(lambda: self.engine.submit(request))
+
+    def do(self, work: Callable[[], T]) -> T:
+        """What `work` gives or raises, done between two steps; CancelledError after `close`."""
+        done = SimpleQueue[Callable[[], T]]()
+
+        def job() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - it is the caller's, whatever it is
+                raised = error
+
+                def fail() -> T:
+                    raise raised
+
+                done.put(fail)
+            else:
+                done.put(lambda: result)
+
+        self._add(lambda: self.engine.jobs.append(job))
+        return done.get()()
+
+    def close(self) -> None:
+        """Ends all requests with CancelledError, within one step. May be called again."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify()
+            thread = self.thread
+        if thread is not None:
+            thread.join()
+
+    def _add(self, add: Callable[[], None]) -> None:
+        with self.changed:
             if self.closed:
                 raise CancelledError("this model was closed; load it again")
-            self.engine.submit(request)
+            add()
+            self.changed.notify()
             if self.thread is None:
                 self.thread = threading.Thread(target=self._drive, name="satchel", daemon=True)
                 # a step must not be under way when the interpreter takes its memory down
                 atexit.register(self.close)
                 self.thread.start()
 
-    def close(self) -> None:
-        """Ends all requests with CancelledError, within one step. May be called again."""
-        with self.lock:
-            self.closed = True
-            thread = self.thread
-        if thread is not None:
-            thread.join()
-
     def _drive(self) -> None:
-        while True:
-            with self.lock:
-                closed = self.closed
-                if closed or not self.engine.has_work:
-                    self.thread = None
-                    atexit.unregister(self.close)
-                    break
+        while self._wait():
             try:
                 deltas = self.engine.step()
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear it
                 deltas = self.engine.fail(error)
             for delta in deltas:
                 delta.request.deliver(delta)
-        if closed:
+        if self.thread is threading.current_thread():  # it was closed
             for delta in self.engine.end(CancelledError("the model was closed meanwhile")):
                 delta.request.deliver(delta)
+            with self.changed:
+                self._forget_thread()
+
+    def _wait(self) -> bool:
+        """Sleeps until there is something to do; False when there will be nothing, or no more."""
+        with self.changed:
+            while not self.closed:
+                if self.engine.has_work:
+                    return True
+                due_s = self.engine.due_s
+                if due_s is None:
+                    self._forget_thread()
+                    break
+                if (left_s := due_s - time.perf_counter()) <= 0:
+                    return True
+                self.changed.wait(left_s)
+            return False
+
+    def _forget_thread(self) -> None:
+        self.thread = None
+        atexit.unregister(self.close)

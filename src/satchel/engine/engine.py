@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,13 +63,19 @@ class Engine:
         self.scheduler = Scheduler(model, self.pools)
         self.submitted: deque[Request] = deque()
         self.forgotten: deque[Sequence] = deque()
+        self.jobs: deque[Callable[[], None]] = deque()  # to be done between steps; none raises
         self.n_steps = 0
         self.n_shares = 0
 
     @property
     def has_work(self) -> bool:
         """Whether a step would find anything to do."""
-        return bool(self.submitted) or self.scheduler.has_work
+        return bool(self.submitted or self.jobs) or self.scheduler.has_work
+
+    @property
+    def due_s(self) -> float | None:
+        """When a step would find something to do that can wait, by `time.perf_counter`."""
+        return None
 
     def usage(self) -> Usage:
         """May be called by any thread; its numbers may be a step apart."""
@@ -106,6 +113,7 @@ class Engine:
             self.scheduler.waiting.append(self.submitted.popleft())
         while self.forgotten:
             self.scheduler.forget(self.forgotten.popleft())
+        self._do_jobs()
         if ended := self.scheduler.reap(time.perf_counter()):
             return ended
         batch = self.scheduler.next_batch()
@@ -126,11 +134,16 @@ class Engine:
         return self.scheduler.fail(error)
 
     def end(self, error: Exception) -> list[Delta]:
-        """Ends all requests."""
+        """Ends all requests, and does what else is to be done."""
+        self._do_jobs()
         self.scheduler.waiting += self.submitted
         self.submitted.clear()
         self.scheduler.shares = []
         return self.scheduler.fail(error)
+
+    def _do_jobs(self) -> None:
+        while self.jobs:
+            self.jobs.popleft()()
 
 
 def _read(share: Share, logits: Rows, maxima: Rows) -> list[int] | Exception:
