@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from satchel.base.errors import OptionError
 from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
+from satchel.engine.chat import ChatOptions, ChatPrompt
 from satchel.engine.embedding import Embeddings, Pooling
 from satchel.engine.engine import Usage
 from satchel.engine.logprobs import TokenLogprob
@@ -27,7 +28,7 @@ from satchel.engine.params import is_whole
 from satchel.engine.request import Stats
 from satchel.engine.session import Session
 from satchel.engine.speaker import Speaker
-from satchel.engine.stream import Completion, Piece, Stream
+from satchel.engine.stream import Completion, Piece, Stream, ToolCall
 from satchel.files.checkpoint import open_checkpoint
 from satchel.files.store import resolve
 from satchel.text import Tokenizer, load_tokenizer
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "ChatOptions",
+    "ChatPrompt",
     "Completion",
     "Embeddings",
     "Options",
@@ -50,6 +53,7 @@ __all__ = [
     "Stats",
     "Stream",
     "TokenLogprob",
+    "ToolCall",
     "Usage",
     "load",
 ]
@@ -162,24 +166,44 @@ class LLM:
         with self.stream(prompt, **options) as stream:
             return stream.result()
 
-    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
+    def stream(
+        self, prompt: str | Sequence[int] | ChatPrompt, **options: Unpack[Options]
+    ) -> Stream:
         """As `generate`, piece by piece. Errors of the prompt or the options are raised at once."""
-        return self._speaker.answer(self._speaker.tokens(prompt), options)
+        return self._speaker.answer(self._speaker.prompt(prompt), options)
 
-    def chat(self, messages: str | Iterable[Message], **options: Unpack[Options]) -> Completion:
+    def chat(self, messages: str | Iterable[Message], **options: Unpack[ChatOptions]) -> Completion:
         """Answers a conversation, put into the model's own chat template.
 
             llm.chat([{"role": "user", "content": "Hi!"}], max_tokens=50).text
 
-        A bare text is one user message. Raises TemplateError, and as `generate` does.
+        A bare text is one user message. With `tools` the model may call some (`tool_calls`);
+        answer these with messages of the role "tool", after the one that made the calls.
+
+        Raises TemplateError, UnsupportedError for a model that takes no tools, and as `generate`.
         """
         with self.chat_stream(messages, **options) as stream:
             return stream.result()
 
-    def chat_stream(self, messages: str | Iterable[Message], **options: Unpack[Options]) -> Stream:
+    def chat_stream(
+        self, messages: str | Iterable[Message], **options: Unpack[ChatOptions]
+    ) -> Stream:
         """As `chat`, piece by piece. Errors of the messages or the options are raised at once."""
-        prompt = self._speaker.chat_tokens(read_messages(messages))
-        return self._speaker.answer(prompt, options)
+        prompt, rest = self._speaker.chat_prompt(read_messages(messages), options)
+        return self._speaker.answer(prompt, rest)
+
+    def chat_prompt(
+        self, messages: str | Iterable[Message], **options: Unpack[ChatOptions]
+    ) -> ChatPrompt:
+        """The prompt that `chat` answers: for sessions that answer it, and for counting tokens.
+
+        Only options that concern the prompt are taken here: tools and what goes with them, and
+        `template_options`. Raises as `chat` does.
+        """
+        prompt, rest = self._speaker.chat_prompt(read_messages(messages), options)
+        for name in rest:
+            raise OptionError(f"{name}: it changes no prompt; give it where the answer is made")
+        return prompt
 
     def session(self, system: str | None = None) -> Session:
         """A conversation that keeps its KV cache; `system` tells the model how to behave in it."""
@@ -190,7 +214,7 @@ class LLM:
 
         Raises TemplateError, and OptionError for what are no messages.
         """
-        return self._speaker.chat_template.render(read_messages(messages))
+        return self._speaker.tool_template.render(read_messages(messages))
 
     def usage(self) -> Usage:
         """How busy the model is: requests, pages of the KV cache, steps until now."""

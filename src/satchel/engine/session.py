@@ -11,6 +11,7 @@ from typing import Any, Unpack, cast
 
 from satchel.base.errors import FileFormatError, OptionError
 from satchel.engine.ask import Message, Options, read_messages
+from satchel.engine.chat import ChatOptions, ChatPrompt
 from satchel.engine.speaker import Speaker
 from satchel.engine.stream import Completion, Stream
 
@@ -36,7 +37,7 @@ class Session:
         self._cached = speaker.engine.sequence(kept=True)
         self._turn = threading.Lock()  # held while an answer is being made
 
-    def send(self, content: str | Iterable[Message], **options: Unpack[Options]) -> Completion:
+    def send(self, content: str | Iterable[Message], **options: Unpack[ChatOptions]) -> Completion:
         """Says something, and waits for the answer; both become part of `messages`.
 
         `content` is what the user says, or a list of messages. Raises as `LLM.chat` does, and then
@@ -45,7 +46,9 @@ class Session:
         with self.send_stream(content, **options) as stream:
             return stream.result()
 
-    def send_stream(self, content: str | Iterable[Message], **options: Unpack[Options]) -> Stream:
+    def send_stream(
+        self, content: str | Iterable[Message], **options: Unpack[ChatOptions]
+    ) -> Stream:
         """As `send`, piece by piece. When it is ended early, what was read of it is the answer."""
         messages, said = self.messages, read_messages(content)
 
@@ -53,23 +56,27 @@ class Session:
             self._turn.release()
             finished = stream.stats and stream.stats.finish_reason != "cancelled"
             if not stream.error and (finished or stream.text):
-                messages.extend((*said, {"role": "assistant", "content": stream.text}))
+                messages.extend((*said, answer_message(stream)))
 
-        prompt = self._speaker.chat_tokens([*messages, *said])
-        return self._start(prompt, options, answered)
+        prompt, rest = self._speaker.chat_prompt([*messages, *said], options)
+        return self._start(prompt, rest, answered)
 
-    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Completion:
+    def generate(
+        self, prompt: str | Sequence[int] | ChatPrompt, **options: Unpack[Options]
+    ) -> Completion:
         """As `LLM.generate`, without computing again how the prompt begins, where it is cached."""
         with self.stream(prompt, **options) as stream:
             return stream.result()
 
-    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
+    def stream(
+        self, prompt: str | Sequence[int] | ChatPrompt, **options: Unpack[Options]
+    ) -> Stream:
         """As `LLM.stream`, without computing again how the prompt begins, where it is cached."""
 
         def ended(_: Stream) -> None:
             self._turn.release()
 
-        return self._start(self._speaker.tokens(prompt), options, ended)
+        return self._start(self._speaker.prompt(prompt), options, ended)
 
     def reset(self) -> None:
         """Forgets the conversation, but not how to behave in it."""
@@ -127,7 +134,10 @@ class Session:
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
     def _start(
-        self, prompt: list[int], options: Mapping[str, Any], on_end: Callable[[Stream], None]
+        self,
+        prompt: list[int] | ChatPrompt,
+        options: Mapping[str, Any],
+        on_end: Callable[[Stream], None],
     ) -> Stream:
         if not self._turn.acquire(blocking=False):
             raise OptionError("this session is still answering; read or close its stream first")
@@ -136,3 +146,20 @@ class Session:
         except BaseException:
             self._turn.release()
             raise
+
+
+def answer_message(answer: Stream | Completion) -> Message:
+    """An answer as the next turn's messages hold it, in OpenAI's form."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in answer.tool_calls
+        ]
+    return message

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from satchel.base.errors import ContextLengthError, MemoryLimitError, TemplateError, TextError
 from satchel.engine.ask import Message, read_options
+from satchel.engine.chat import ChatPrompt, read_chat
 from satchel.engine.driver import Driver
 from satchel.engine.embedding import (
     Embedding,
@@ -22,7 +23,8 @@ from satchel.engine.params import is_whole
 from satchel.engine.request import Delta, Generation, Scoring
 from satchel.engine.sampler import Sampler
 from satchel.engine.stream import Stream
-from satchel.text import ChatTemplate, Detokenizer, Tokenizer, encode_chat
+from satchel.text import ChatTemplate, Detokenizer, Tokenizer
+from satchel.text.tool_template import ToolTemplate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
     from satchel.engine.sequence import Sequence as Cached
     from satchel.runtime.batch import Model
+
+
+USUAL_CHARACTERS = 8  # of a token, at most: a longer text is looked at more closely
 
 
 class Speaker:
@@ -59,18 +64,65 @@ class Speaker:
         bos, eos = map(self.tokenizer.text_of, (self.tokenizer.bos, self.tokenizer.eos))
         return ChatTemplate(self.template, bos, eos)
 
-    def chat_tokens(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens that ask for an answer to a conversation. Raises TemplateError."""
-        return encode_chat(self.tokenizer, self.chat_template, messages)
+    @cached_property
+    def tool_template(self) -> ToolTemplate:
+        """The chat template as those see it who offer tools. Raises TemplateError."""
+        return ToolTemplate(
+            self.chat_template, lambda text: self.tokenizer.special(text) is not None
+        )
+
+    def chat_prompt(
+        self, messages: Sequence[Message], options: Mapping[str, Any]
+    ) -> tuple[ChatPrompt, dict[str, Any]]:
+        """The prompt that asks for an answer to a conversation, and the options that are left.
+
+        Raises OptionError, UnsupportedError and TemplateError.
+        """
+        offer, rest = read_chat(options)
+        template = self.tool_template
+        text = template.render(messages, offer.tools, offer.template)
+        thoughts = template.thoughts
+        convention = template.convention if offer.tools else None
+        marks = convention.marks if convention else ()
+        if thoughts:
+            marks = (*marks, thoughts.opener, thoughts.closer)
+        tokens = (self.tokenizer.special(mark) for mark in marks)
+        prompt = ChatPrompt(
+            self.tokens(text),
+            thoughts,
+            is_thinking=thoughts is not None and text.rstrip().endswith(thoughts.opener),
+            convention=convention,
+            names=offer.names,
+            parallel=offer.parallel,
+            shown=frozenset(token for token in tokens if token is not None),
+        )
+        return prompt, rest
+
+    def prompt(self, prompt: str | Iterable[int] | ChatPrompt) -> list[int] | ChatPrompt:
+        """A prompt that is ready for `answer`. Raises TextError and ContextLengthError."""
+        return prompt if isinstance(prompt, ChatPrompt) else self.tokens(prompt)
 
     def tokens(self, prompt: str | Iterable[int]) -> list[int]:
         """The tokens of a prompt. A text has BOS exactly once, though it may spell it out itself.
 
-        Raises TextError.
+        Raises TextError, and ContextLengthError at once for a text that can't fit, however few
+        tokens it makes: to count them could take minutes.
         """
         if not isinstance(prompt, str):
             return self.ids(prompt)
+        context = self.model.context_length
+        if len(prompt) > USUAL_CHARACTERS * context:
+            least = len(prompt) // self._longest_piece
+            if least > context:
+                raise ContextLengthError(
+                    f"the prompt's {len(prompt)} characters are at least {least} tokens, more than "
+                    f"the context of {context}; shorten it, or load the model with a larger context"
+                )
         return self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
+
+    @cached_property
+    def _longest_piece(self) -> int:
+        return max(len(self.tokenizer.piece(token)) for token in range(self.tokenizer.vocab_size))
 
     def ids(self, ids: Any) -> list[int]:
         """Token ids, all of them ones that exist. Raises TextError."""
@@ -88,12 +140,14 @@ class Speaker:
 
     def answer(
         self,
-        prompt: list[int],
+        prompt: list[int] | ChatPrompt,
         options: Mapping[str, Any],
         sequence: Cached | None = None,
         on_end: Callable[[Stream], None] | None = None,
     ) -> Stream:
         """Starts an answer. Raises ContextLengthError, OptionError, TextError or CancelledError."""
+        chat = prompt if isinstance(prompt, ChatPrompt) else ChatPrompt(prompt)
+        prompt = chat.tokens
         context = self.model.context_length
         room = context - len(prompt)
         if not prompt:
@@ -110,14 +164,14 @@ class Speaker:
             sequence or self.engine.sequence(),
             deltas.put,
             sampler=Sampler(ask.sampling, self.model.vocab_size, piece=self.tokenizer.piece),
-            detokenizer=Detokenizer(self.tokenizer),
+            detokenizer=Detokenizer(self.tokenizer, shown=chat.shown),
             max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
             stop_ids=frozenset() if ask.ignore_eos else self.tokenizer.stop_ids,
             stops=ask.stops,
             terms=ask.terms,
         )
         self.driver.submit(request)
-        return Stream(request, deltas, on_end)
+        return Stream(request, deltas, on_end, chat.parser())
 
     def score(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
         """The logits [n, vocab_size] behind each token; raises what `LLM.logits` says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Collection
 
 from satchel.text.tokenizer import Tokenizer
 
@@ -11,25 +12,32 @@ class Detokenizer:
     """Turns one stream of tokens into text; all texts together are what `decode` makes of them.
 
     A stream that goes on after a prompt keeps its first space. With `at_start` the tokens are a
-    text of their own, and the space that some models put before a text is dropped.
+    text of their own, and the space that some models put before a text is dropped. Of special
+    tokens that are skipped, those `shown` are not.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, skip_special: bool = True, at_start: bool = False
+        self,
+        tokenizer: Tokenizer,
+        skip_special: bool = True,
+        at_start: bool = False,
+        shown: Collection[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
         self._skip_special = skip_special
         self._at_start = at_start
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
         """The text that the token completes, often "". Raises TextError for an unknown id."""
-        if self._skip_special and self._tokenizer.is_special(token):
+        special = self._skip_special and self._tokenizer.is_special(token)
+        if special and token not in self._shown:
             return ""
         piece = self._tokenizer.piece(token)
         if self._at_start and piece:
             self._at_start = False
-            piece = self._tokenizer.decode_bytes([token], self._skip_special, at_start=True)
+            piece = self._tokenizer.decode_bytes([token], skip_special=False, at_start=True)
         return self._decoder.decode(piece)
 
     def flush(self) -> str:

@@ -99,6 +99,10 @@ class Tokenizer:
         self._check(token)
         return token in self._vocabulary.hidden
 
+    def special(self, text: str) -> int | None:
+        """The special token that is spelled so, None where there is none."""
+        return next((token for special, token in self._vocabulary.written if special == text), None)
+
     def text_of(self, token: int | None) -> str:
         """How a special token is spelled, "" for None."""
         return "" if token is None else self.piece(token).decode(errors="replace")
