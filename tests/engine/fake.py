@@ -46,6 +46,7 @@ class FakeModel:
         self.maxima = np.empty((0, 0), np.float32)
         self.states = np.empty((0, STATE_DIM), np.float32)
         self.closed = False
+        self.fingerprint = "fake"
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
         assert not self.closed, "run after close"

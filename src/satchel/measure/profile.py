@@ -318,6 +318,11 @@ class Watched:
     def groups(self) -> tuple[CacheGroup, ...]:
         return self._model.groups
 
+    @property
+    def fingerprint(self) -> str:
+        """As the model's own."""
+        return self._model.fingerprint
+
     def copy_page(self, group: int, source: int, target: int) -> None:
         """As the model's own."""
         self._model.copy_page(group, source, target)

@@ -82,6 +82,11 @@ class Model(Protocol):
         """The cache groups, in the order of `Batch.tables`."""
         ...
 
+    @property
+    def fingerprint(self) -> str:
+        """Of all that decides, beside its tokens, what a page holds, to the last bit."""
+        ...
+
     def copy_page(self, group: int, source: int, target: int) -> None:
         """Makes a page's content that of another, in all layers of the group."""
         ...
