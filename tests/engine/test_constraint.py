@@ -49,6 +49,11 @@ class Script:
         assert token in self.left.pop(0)
         self.accepted.append(token)
 
+    def forced(self) -> tuple[int, ...]:
+        return ()
+
+    mask_ms = 0.0
+
     @property
     def is_done(self) -> bool:
         return not self.left

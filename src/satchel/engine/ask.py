@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 from satchel.base.errors import OptionError
 from satchel.engine.params import SamplingParams, is_whole
 from satchel.engine.terms import Terms, read_terms
+from satchel.text.grammar import Grammar, read_grammar
 
 if TYPE_CHECKING:
     from satchel.engine.params import Processor
@@ -25,6 +26,12 @@ class Options(TypedDict, total=False):
     max_tokens: int | None  # None: until the model ends, or the context is full
     stop: str | Sequence[str]  # the answer ends before the first of these strings
     ignore_eos: bool  # go on where the model would end
+    # What the whole answer must be; one of these, or none. An answer that ends by its length, a
+    # stop string or a cancellation may be the beginning of it only.
+    json_schema: Mapping[str, Any] | str | bool | None  # also as JSON text; True: any JSON
+    regex: str | None  # Rust's syntax; no look-around, no references back
+    grammar: str | None  # GBNF (with a rule `root ::= `), or llguidance's Lark (`start: `)
+    choice: Sequence[str] | None
     temperature: float  # 0.8; 0: always the most likely token
     top_k: int  # 40; 0: off
     top_p: float  # 0.95; 1: off
@@ -67,6 +74,7 @@ class Ask:
     stops: tuple[str, ...]
     ignore_eos: bool
     terms: Terms
+    grammar: Grammar | None
 
 
 def read_options(options: Mapping[str, Any]) -> Ask:
@@ -82,12 +90,16 @@ def read_options(options: Mapping[str, Any]) -> Ask:
     ignore_eos = options.get("ignore_eos", False)
     if not isinstance(ignore_eos, bool):
         raise OptionError(f"ignore_eos: {ignore_eos!r} is neither True nor False")
+    grammar = read_grammar(options)
+    if grammar and ignore_eos:
+        raise OptionError(f"ignore_eos: it can't be kept to with {grammar.field}; leave it out")
     return Ask(
         SamplingParams(**{name: value for name, value in options.items() if name in sampling}),
         max_tokens,
         _read_stops(options.get("stop", ())),
         ignore_eos,
         read_terms(options),
+        grammar,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -30,6 +31,15 @@ class Constraint(Protocol):
 
     def accept(self, token: int) -> None:
         """The answer goes on by this token, which was allowed; it may be one that ends it."""
+        ...
+
+    def forced(self) -> Sequence[int]:
+        """Tokens that now follow in any case, by which the constraint has gone on already."""
+        ...
+
+    @property
+    def mask_ms(self) -> float:
+        """What finding out what is allowed took on average."""
         ...
 
     @property

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -43,6 +43,7 @@ class Stats:
     prompt_tokens_per_s: float
     generated_tokens_per_s: float
     finish_reason: FinishReason
+    mask_ms: float = 0.0  # to find out what a grammar allows next, on average; beside the model
 
 
 @dataclass(frozen=True)
@@ -213,21 +214,24 @@ class Generation(Request):
                 token_logprob(row, tops, token, n_top)
                 for (row, tops), token in zip(pairs, picked, strict=True)
             ]
-        return picked
+        return [*picked, *self.sampler.forced()]
 
     def accept(self, tokens: list[int]) -> Delta | None:
         text = ""
-        for token in tokens:
+        for number, token in enumerate(tokens, 1):
             self.sequence.tokens.append(token)
             self.n_generated += 1
             self.first_s = self.first_s or time.perf_counter()
             if token not in self.stop_ids:
                 text += self.stops.push(self.detokenizer.push(token))
-            if token in self.stop_ids or self.stops.found or self.sampler.is_done:
-                return self.finish("stop", tokens, text)
-        if self.n_generated >= self.max_tokens and (self.max_tokens or not self.sequence.n_pending):
-            self.first_s = self.first_s or time.perf_counter()
-            return self.finish("length", tokens, text)
+            is_done = number == len(tokens) and self.sampler.is_done
+            if token in self.stop_ids or self.stops.found or is_done:
+                return self.finish("stop", tokens[:number], text)
+            if self.n_generated == self.max_tokens:
+                return self.finish("length", tokens[:number], text)
+        if not self.max_tokens and not self.sequence.n_pending:
+            self.first_s = time.perf_counter()
+            return self.finish("length")
         return self.delta(tokens, text) if tokens else None
 
     def delta(self, tokens: Items[int], text: str, stats: Stats | None = None) -> Delta:
@@ -239,6 +243,11 @@ class Generation(Request):
         if reason == "length" and self.stops.found:
             reason = "stop"
         return super().finish(reason, tokens, text)
+
+    def stats(self, reason: FinishReason) -> Stats:
+        constraint = self.sampler.constraint
+        mask_ms = 0.0 if constraint is None else constraint.mask_ms
+        return replace(super().stats(reason), mask_ms=mask_ms)
 
 
 class Scoring(Request):

@@ -79,6 +79,10 @@ class Sampler:
         """Whether a constraint says that the answer is complete."""
         return self.constraint is not None and self.constraint.is_done
 
+    def forced(self) -> Sequence[int]:
+        """The tokens that follow the one picked last in any case, and need no picking."""
+        return () if self.constraint is None else self.constraint.forced()
+
     def pick(self, logits: Row, history: Sequence[int], maxima: Row | None = None) -> int:
         """The token that follows `history`, given its row of logits [vocab], which is not changed.
 

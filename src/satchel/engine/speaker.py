@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 from satchel.base.errors import ContextLengthError, MemoryLimitError, TemplateError, TextError
-from satchel.engine.ask import Message, read_options
+from satchel.engine.ask import Ask, Message, read_options
 from satchel.engine.chat import ChatPrompt, read_chat
 from satchel.engine.driver import Driver
 from satchel.engine.embedding import (
@@ -19,6 +19,7 @@ from satchel.engine.embedding import (
     read_pooling,
 )
 from satchel.engine.engine import Engine
+from satchel.engine.guide import Guide, Guides
 from satchel.engine.params import is_whole
 from satchel.engine.request import Delta, Generation, Scoring
 from satchel.engine.sampler import Sampler
@@ -48,10 +49,12 @@ class Speaker:
         self.name = name
         self.engine = Engine(model)
         self.driver = Driver(self.engine)
+        self.guides = Guides(tokenizer, model.vocab_size)
 
     def close(self) -> None:
         """Ends all requests and closes the model."""
         self.driver.close()
+        self.guides.close()
         self.model.close()
 
     @cached_property
@@ -163,7 +166,9 @@ class Speaker:
             prompt,
             sequence or self.engine.sequence(),
             deltas.put,
-            sampler=Sampler(ask.sampling, self.model.vocab_size, piece=self.tokenizer.piece),
+            sampler=Sampler(
+                ask.sampling, self.model.vocab_size, self._guide(ask), self.tokenizer.piece
+            ),
             detokenizer=Detokenizer(self.tokenizer, shown=chat.shown),
             max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
             stop_ids=frozenset() if ask.ignore_eos else self.tokenizer.stop_ids,
@@ -172,6 +177,12 @@ class Speaker:
         )
         self.driver.submit(request)
         return Stream(request, deltas, on_end, chat.parser())
+
+    def _guide(self, ask: Ask) -> Guide | None:
+        """A grammar's guide, which takes no token unseen whose probability is asked for."""
+        if ask.grammar is None:
+            return None
+        return self.guides.guide(ask.grammar, forces=ask.sampling.logprobs is None)
 
     def score(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
         """The logits [n, vocab_size] behind each token; raises what `LLM.logits` says."""

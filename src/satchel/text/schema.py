@@ -1,0 +1,116 @@
+"""JSON schemas of which every keyword is kept: what can't be kept is refused, by name and place.
+
+The engine that follows a schema (llguidance) knows the keywords of `KEPT`. It passes over those
+that it has never heard of, as JSON Schema says; a misspelt one would then bind nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from satchel.base.errors import OptionError
+
+MAX_BYTES = 256 * 1024
+MAX_REFERENCES = 500  # they may stand in a chain, and each link costs stack
+MAX_MULTIPLE = 65536  # a remainder of each kind has to be told apart
+
+ONE = {"items", "additionalProperties", "additionalItems"}  # holds a schema (or `items` a list)
+LISTS = {"prefixItems", "anyOf", "oneOf", "allOf"}  # a list of schemas
+MAPS = {"properties", "patternProperties", "$defs", "definitions"}  # schemas by name
+KEPT = ONE | LISTS | MAPS | {
+    "type", "const", "enum", "$ref", "$schema", "$id", "$anchor",
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "minLength", "maxLength", "pattern", "format",
+    "minItems", "maxItems", "required", "minProperties", "maxProperties",
+}  # fmt: skip
+TELLS = {  # these tell about a value and bind nothing
+    "title", "description", "markdownDescription", "default", "example", "examples", "$comment",
+    "deprecated", "readOnly", "writeOnly", "discriminator",
+    "contentEncoding", "contentMediaType", "contentSchema",
+}  # fmt: skip
+
+
+def read_schema(given: Any) -> dict[str, Any]:
+    """A schema as a mapping, its JSON text, or True for any JSON. Raises OptionError."""
+    if isinstance(given, str):
+        given = _parsed(given)
+    if given is True:
+        return {}
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f"json_schema: {str(given)[:40]!r} is no schema; give a JSON object, or true for any "
+            "JSON"
+        )
+    try:
+        text = json.dumps(given, allow_nan=False)
+        copy = cast("dict[str, Any]", json.loads(text))  # a caller may change its own later
+        if len(text) > MAX_BYTES:
+            raise OptionError(f"json_schema: it has more than {MAX_BYTES} bytes")
+        _check(copy)
+    except RecursionError:
+        raise OptionError("json_schema: it is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"json_schema: it can't be written as JSON: {error}") from None
+    return copy
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"json_schema: it is not JSON: {error}") from None
+    except RecursionError:
+        raise OptionError("json_schema: it is nested too deeply") from None
+
+
+def _check(schema: dict[str, Any]) -> None:
+    n_references = 0
+    for place, part in _parts(schema, "#"):
+        for keyword in part:
+            if keyword not in KEPT | TELLS and not keyword.startswith("x-"):
+                raise OptionError(
+                    f"json_schema: {keyword!r} at {place} is not supported; leave it out"
+                )
+        n_references += "$ref" in part
+        _check_counts(part, place)
+    if n_references > MAX_REFERENCES:
+        raise OptionError(f"json_schema: there are more than {MAX_REFERENCES} of '$ref'")
+
+
+def _check_counts(part: dict[str, Any], place: str) -> None:
+    least = part.get("minProperties", 0)
+    required = part.get("required")
+    certain = len(set(map(str, cast("list[Any]", required)))) if isinstance(required, list) else 0
+    if isinstance(least, int) and least > max(1, certain):
+        # names may come twice, and then are one property
+        raise OptionError(
+            f"json_schema: 'minProperties' of {least} at {place} is not supported; list the names "
+            "in 'required'"
+        )
+    multiple = part.get("multipleOf", 1)
+    if isinstance(multiple, int | float) and not 0 < multiple <= MAX_MULTIPLE:
+        raise OptionError(
+            f"json_schema: 'multipleOf' at {place} is {multiple}, not above 0 and at most "
+            f"{MAX_MULTIPLE}"
+        )
+
+
+def _parts(schema: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A schema and all that are inside it, each with its place as a JSON pointer (RFC 6901)."""
+    if not isinstance(schema, dict):
+        return  # True and False hold nothing; what is no schema is refused later
+    part = cast("dict[str, Any]", schema)
+    yield place, part
+    for keyword, value in part.items():
+        inside: Any = []
+        if keyword in MAPS and isinstance(value, dict):
+            inside = cast("dict[str, Any]", value).items()
+        elif keyword in LISTS | ONE and isinstance(value, list):
+            inside = enumerate(cast("list[Any]", value))
+        elif keyword in ONE:
+            yield from _parts(value, f"{place}/{keyword}")
+        for name, one in inside:
+            key = str(name).replace("~", "~0").replace("/", "~1")
+            yield from _parts(one, f"{place}/{keyword}/{key}")
