@@ -22,6 +22,19 @@ LLAMA_DEFAULTS = {
     "repeat_last_n": 64,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "dynatemp_range": 0.0,
+    "dynatemp_exponent": 1.0,
+    "mirostat": 0,
+    "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1,
+    "dry_multiplier": 0.0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": 64,
     "logit_bias": {},
     "seed": None,
     "stop": [],
@@ -37,7 +50,11 @@ def test_every_flag_reaches_its_option() -> None:
     words = (
         "run m -n 5 --temp 0 --top-k 1 --top-p 0.5 --min-p 0.1 --repeat-penalty 1.1 "
         "--repeat-last-n -1 --presence-penalty 0.2 --frequency-penalty -0.3 -s 7 "
-        "--logit-bias 15043+1 --logit-bias 3-inf,4-2.5 --stop a -r b --ignore-eos"
+        "--logit-bias 15043+1 --logit-bias 3-inf,4-2.5 --stop a -r b --ignore-eos "
+        "--typical 0.9 --top-nsigma 1 --xtc-probability 0.2 --xtc-threshold 0.3 "
+        "--dynatemp-range 0.4 --dynatemp-exp 2 --mirostat 2 --mirostat-ent 4 --mirostat-lr 0.2 "
+        "--dry-multiplier 0.8 --dry-base 2 --dry-allowed-length 3 --dry-penalty-last-n -1 "
+        "--dry-sequence-breaker \\n --dry-sequence-breaker ;"
     )
     assert answer_options(parse(words.split())) == {
         "max_tokens": 5,
@@ -49,6 +66,20 @@ def test_every_flag_reaches_its_option() -> None:
         "repeat_last_n": -1,
         "presence_penalty": 0.2,
         "frequency_penalty": -0.3,
+        "typical_p": 0.9,
+        "top_n_sigma": 1.0,
+        "xtc_probability": 0.2,
+        "xtc_threshold": 0.3,
+        "dynatemp_range": 0.4,
+        "dynatemp_exponent": 2.0,
+        "mirostat": 2,
+        "mirostat_tau": 4.0,
+        "mirostat_eta": 0.2,
+        "dry_multiplier": 0.8,
+        "dry_base": 2.0,
+        "dry_allowed_length": 3,
+        "dry_penalty_last_n": -1,
+        "dry_sequence_breakers": ["\n", ";"],
         "seed": 7,
         "logit_bias": {15043: 1.0, 3: float("-inf"), 4: -2.5},
         "stop": ["a", "b"],
@@ -60,7 +91,8 @@ def test_every_flag_reaches_its_option() -> None:
     "words",
     ["-n 1.5", "-n -2", "--temp x", "--temp nan", "--temp -1", "--top-p 1.1", "--top-k -1",
      "--min-p -0.1", "-s -2", "-c -1", "-t 0", "--logit-bias 5", "--logit-bias +1",
-     "--logit-bias 1+x", "--no-such", "-n", "--repeat-penalty 0", f"-n {2**31}", "-n 9" + 40 * "9"],
+     "--logit-bias 1+x", "--mirostat 1", "--dry-base 0.9", "--typical 2", "--no-such",
+     "-n", "--repeat-penalty 0", f"-n {2**31}", "-n 9" + 40 * "9"],
 )  # fmt: skip
 def test_absurd_flags_are_one_line_that_names_them(words: str) -> None:
     with pytest.raises(OptionError) as failed:
@@ -71,9 +103,8 @@ def test_absurd_flags_are_one_line_that_names_them(words: str) -> None:
 
 def test_a_variable_for_every_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     for flag in ANSWER:
-        value = {"logit_bias": "1+2", "reverse_prompt": "x", "ignore_eos": "yes"}.get(
-            flag.dest, "1"
-        )
+        others = {"logit_bias": "1+2", "reverse_prompt": "x", "ignore_eos": "yes", "mirostat": "2"}
+        value = others.get(flag.dest, "1")
         monkeypatch.setenv(f"SATCHEL_{flag.variables[0]}", value)
     found = answer_options(parse(["run", "m"]))
     assert found["top_k"] == found["temperature"] == found["seed"] == 1
@@ -101,6 +132,19 @@ def test_every_spelling_has_a_variable(
     monkeypatch.setenv(f"SATCHEL_{name}", value)
     assert answer_options(parse(["run", "m"]))[option] == found
     assert unknown_variables() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "breakers"),
+    [
+        (["none"], []),
+        ([r"\n\t"], ["\n\t"]),
+        ([r"a\\n", "*"], [r"a\n", "*"]),
+    ],
+)
+def test_texts_that_break_repetitions(given: list[str], breakers: list[str]) -> None:
+    words = [word for text in given for word in ("--dry-sequence-breaker", text)]
+    assert answer_options(parse(["run", "m", *words]))["dry_sequence_breakers"] == breakers
 
 
 def test_no_two_flags_of_a_command_share_a_spelling() -> None:

@@ -27,7 +27,7 @@ from satchel.engine.sampler import Sampler, tempered
 Row = npt.NDArray[np.float32]
 FILE = Path(__file__).parent / "golden" / "filters.jsonl"
 FIRST, *LINES = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
-ROWS = [np.array(row, np.float32) for row in FIRST["rows"]]
+ROWS: list[Row] = [np.array(row, np.float32) for row in FIRST["rows"]]
 OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0, "seed": 1}
 FLOATS = st.floats(-30, 30, width=32)
 

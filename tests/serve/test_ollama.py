@@ -76,7 +76,7 @@ def test_load_and_unload(served: Served) -> None:
         ("/api/generate", {"prompt": "x", "format": "json"}, "format"),
         ("/api/generate", {"prompt": "x", "images": ["aGk="]}, "images"),
         ("/api/generate", {"prompt": "x", "options": {"num_gpu": 3}}, "num_gpu"),
-        ("/api/generate", {"prompt": "x", "options": {"mirostat": 2}}, "mirostat"),
+        ("/api/generate", {"prompt": "x", "options": {"mirostat": 1}}, "mirostat"),
         ("/api/generate", {"prompt": "x", "options": {"num_ctx": 10**6}}, "num_ctx"),
         ("/api/generate", {"prompt": "x", "raw": True, "system": "s"}, "system"),
         ("/api/generate", {"prompt": "x", "keep_alive": "soon"}, "keep_alive"),

@@ -32,7 +32,7 @@ HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
         (CHAT, "reasoning_effort", "high"),
         (CHAT, "modalities", ["text", "audio"]),
         (CHAT, "store", True),
-        (CHAT, "dry_multiplier", 0.8),
+        (CHAT, "adaptive_target", 0.5),
         (CHAT, "grammar", "root ::= x"),
         (COMPLETE, "logprobs", 3),
         (COMPLETE, "suffix", "x"),
@@ -58,6 +58,7 @@ def test_a_field_that_is_not_honoured_is_named(
         ("top_k", 1.5), ("min_p", [0.1]), ("max_tokens", "9"), ("max_tokens", -2), ("n", 0),
         ("n", 10**9), ("seed", 0.5), ("stop", [""]), ("stop", 5), ("stream", "yes"),
         ("stream_options", {"include_usage": 1}), ("logit_bias", {"x": 1}),
+        ("dry_base", 0.5), ("dry_sequence_breakers", "x"), ("mirostat", 1), ("typical_p", 2),
         ("logit_bias", {"5": "1"}), ("logit_bias", {"999999": 1}), ("model", 5), ("messages", "Hi"),
         ("messages", []), ("messages[0].content", [{"role": "user", "content": 5}]),
         ("messages[0].role", [{"role": "king", "content": "x"}]),
@@ -69,6 +70,31 @@ def test_a_value_that_makes_no_sense_is_named(shared: Served, field: str, value:
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "bad_option")
     assert error["param"].startswith(field)
+
+
+SAMPLED = {
+    "typical_p": 0.9, "top_n_sigma": 2, "xtc_probability": 0.5, "xtc_threshold": 0.2,
+    "dynatemp_range": 0.3, "dynatemp_exponent": 2, "dry_multiplier": 0.8, "dry_base": 2,
+    "dry_allowed_length": 1, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields", [SAMPLED, {"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2}]
+)
+def test_every_sampler_of_llama_cpp_is_taken(shared: Served, fields: dict[str, Any]) -> None:
+    for path, asked in ((CHAT, {"messages": HELLO}), ("/v1/completions", {"prompt": "x"})):
+        answer = shared.post(path, {**asked, "max_tokens": 5, "seed": 1, **fields})
+        assert answer.status_code == 200, answer.json()
+    options = {"num_predict": 5, **fields}
+    answer = shared.post("/api/generate", {"model": "fake", "prompt": "x", "options": options})
+    assert answer.status_code == 200, answer.text
+
+
+def test_fields_that_exclude_each_other_are_named(shared: Served) -> None:
+    answer = shared.post(CHAT, {"messages": HELLO, "mirostat": 2, "top_k": 7})
+    assert answer.status_code == 400
+    assert "top_k: mirostat takes its place" in answer.json()["error"]["message"]
 
 
 def test_what_asks_for_nothing_is_taken(served: Served) -> None:

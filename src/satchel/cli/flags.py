@@ -140,6 +140,21 @@ def bias(text: str) -> dict[int, float]:
     return biases
 
 
+def zero_or_two(text: str) -> int:
+    """Parses 0 or 2."""
+    if text not in ("0", "2"):
+        raise ValueError("is neither 0 nor 2")
+    return int(text)
+
+
+def unescaped(text: str) -> str:
+    """A text in which a shell's user can write a newline as \\n, a tab as \\t, and \\\\."""
+    if not text:
+        raise ValueError("is empty")
+    parts = (part.replace("\\n", "\n").replace("\\t", "\t") for part in text.split("\\\\"))
+    return "\\".join(parts)
+
+
 MODEL = Flag(("-m", "--model"), "the model: path, pypi:, hf: or name", metavar="MODEL")
 CONTEXT = Flag(
     ("-c", "--ctx-size"), "tokens of prompt and answer; 0: the model's own", whole(0), None
@@ -164,6 +179,27 @@ ANSWER = (
         ("--presence-penalty",), "penalty of tokens that occurred; 0: off", number(-1e6, 1e6), 0.0
     ),
     Flag(("--frequency-penalty",), "penalty by number of times; 0: off", number(-1e6, 1e6), 0.0),
+    Flag(("--typical", "--typical-p"), "only the most typical, up to this probability; 1: off",
+         number(0, 1), 1.0),
+    Flag(("--top-nsigma", "--top-n-sigma"), "only logits within n deviations of the highest; "
+         "-1: off", number(-1, 1e6), -1.0),
+    Flag(("--xtc-probability",), "how often the likeliest tokens are left out; 0: never",
+         number(0, 1), 0.0),
+    Flag(("--xtc-threshold",), "how likely these are at least; above 0.5: off", number(0, 1), 0.1),
+    Flag(("--dynatemp-range",), "temperature varies so much, by how sure the model is; 0: not",
+         number(0, 1e6), 0.0),
+    Flag(("--dynatemp-exp",), "how it follows the entropy", number(0, 1e6), 1.0),
+    Flag(("--mirostat",), "2: Mirostat 2.0 in the place of all filters; 0: off", zero_or_two, 0),
+    Flag(("--mirostat-ent",), "the surprise that it aims at, in bits", number(0, 1e6), 5.0),
+    Flag(("--mirostat-lr",), "how fast it learns", number(0, 1e6), 0.1),
+    Flag(("--dry-multiplier",), "penalty of going on with a repetition; 0: off", number(0, 1e6),
+         0.0),
+    Flag(("--dry-base",), "times this for each token that it is longer", number(1, 1e6), 1.75),
+    Flag(("--dry-allowed-length",), "than this", whole(0), 2),
+    Flag(("--dry-penalty-last-n",), "tokens searched for repetitions; 0: none; -1: all",
+         whole(-1), 64),
+    Flag(("--dry-sequence-breaker",), "no repetition reaches across this text; none: no such text; "
+         "may be repeated (default \\n : \" *)", unescaped, metavar="TEXT", repeated=True),
     Flag(("-s", "--seed"), "seed of the draws; -1: another each time", whole(-1, 2**64 - 1), -1),
     Flag(
         ("--logit-bias",),
@@ -179,7 +215,24 @@ ANSWER = (
         repeated=True,
     ),
     Flag(("--ignore-eos",), "go on where the model would end", switch, False),
-)
+)  # fmt: skip
+
+
+# the options that are a flag's value as it is: most have its name
+SAMPLING = {
+    **{
+        name: name
+        for name in (
+            "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
+            "xtc_probability", "xtc_threshold", "dynatemp_range", "mirostat",
+            "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty",
+            "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+        )
+    },
+    "dynatemp_exponent": "dynatemp_exp",
+    "mirostat_tau": "mirostat_ent",
+    "mirostat_eta": "mirostat_lr",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -300,16 +353,11 @@ def answer_options(args: argparse.Namespace) -> dict[str, Any]:
     biases: dict[int, float] = {}
     for one in args.logit_bias:
         biases |= one
-    return {
+    options: dict[str, Any] = {option: getattr(args, flag) for option, flag in SAMPLING.items()}
+    if breakers := list(args.dry_sequence_breaker):
+        options["dry_sequence_breakers"] = [text for text in breakers if text != "none"]
+    return options | {
         "max_tokens": None if args.n_predict < 0 else args.n_predict,
-        "temperature": args.temperature,
-        "top_k": args.top_k,
-        "top_p": args.top_p,
-        "min_p": args.min_p,
-        "repeat_penalty": args.repeat_penalty,
-        "repeat_last_n": args.repeat_last_n,
-        "presence_penalty": args.presence_penalty,
-        "frequency_penalty": args.frequency_penalty,
         "logit_bias": biases,
         "seed": None if args.seed < 0 else args.seed,
         "stop": list(args.reverse_prompt),

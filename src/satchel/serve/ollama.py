@@ -43,9 +43,7 @@ OPTIONS = record(
         "num_predict": between(WHOLE, -1, MOST),
         "num_ctx": between(WHOLE, 1, MOST),
         "num_keep": only(0),
-        "mirostat": only(0),
         "tfs_z": only(1, 1.0),
-        "typical_p": only(1, 1.0),
         "penalize_newline": only(False),
     }
 )

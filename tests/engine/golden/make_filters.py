@@ -59,7 +59,9 @@ class Llama:
         call.restype = PTR
         return call(*args)
 
-    def dry(self, multiplier: float, base: float, allowed: int, last_n: int, breakers: Any) -> int:
+    def dry(
+        self, multiplier: float, base: float, allowed: int, last_n: int, breakers: list[list[int]]
+    ) -> int:
         arrays = [(I32 * len(one))(*one) for one in breakers]
         vectors = (Vector * len(arrays))(*map(Vector.of, arrays))
         args = (F32(multiplier), F32(base), I32(allowed), I32(last_n))
@@ -90,8 +92,8 @@ def samplers(llama: Llama, p: dict[str, Any]) -> list[int]:
         chain.append(llama.make("llama_sampler_init_penalties", I32(N), n, *args))
     if "dry_multiplier" in p:
         breakers = [list(text.encode()) for text in p["dry_sequence_breakers"]]
-        names = ("multiplier", "base", "allowed_length", "penalty_last_n")
-        chain.append(llama.dry(*(p[f"dry_{name}"] for name in names), breakers))
+        allowed, last_n = p["dry_allowed_length"], p["dry_penalty_last_n"]
+        chain.append(llama.dry(p["dry_multiplier"], p["dry_base"], allowed, last_n, breakers))
     if "top_n_sigma" in p:
         chain.append(llama.make("llama_sampler_init_top_n_sigma", F32(p["top_n_sigma"])))
     if "top_k" in p:
