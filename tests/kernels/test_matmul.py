@@ -14,7 +14,7 @@ from weights import FORMATS, QUANTIZED, Raw, decoded, random_blocks, sizes
 
 from satchel.formats.packed import PACKED, ROWS
 from satchel.graph import ops
-from satchel.kernels.matmul import matmul, pass_shape, piece_length, run_length
+from satchel.kernels.matmul import matmul, pass_shape, run_length
 from satchel.lang.target import TARGETS
 
 Floats = NDArray[np.float32]
@@ -51,20 +51,13 @@ class Product:
         return codes, worth(codes)
 
     def call(
-        self,
-        x: Floats,
-        bias: Floats | None = None,
-        residual: Floats | None = None,
-        length: int = 0,
-        piece: int = 0,
+        self, x: Floats, bias: Floats | None = None, residual: Floats | None = None, length: int = 0
     ) -> tuple[Call, Floats]:
         """The call for these tokens, `length` of them in a run, and its y [tokens, rows]."""
         codes, _ = self.operand(x)
         x_bytes = codes.nbytes // len(x) // self.digits
         target, tiles = TARGETS[self.target], -(-self.n_rows // ROWS)
         y = np.full((len(x), tiles * ROWS), np.nan, np.float32)
-        n_blocks = x.shape[1] // PACKED[self.format].elements
-        piece = piece or piece_length(x.shape[1], PACKED[self.format].elements)
         length = length or run_length(self.digits * x_bytes)
         build = matmul.build(
             target, format=self.format, gate=self.gate, has_bias=bias is not None,
@@ -74,8 +67,8 @@ class Product:
         args = {
             "y": y, "w": self.packed, "x": codes, "bias": NONE if bias is None else bias,
             "residual": NONE if residual is None else residual,
-            "n_blocks": n_blocks, "n_tiles": tiles, "n_tokens": len(x), "run": length,
-            "piece": piece, "x_bytes": x_bytes, "y_stride": tiles * ROWS,
+            "n_blocks": x.shape[1] // PACKED[self.format].elements, "n_tiles": tiles,
+            "n_tokens": len(x), "run": length, "x_bytes": x_bytes, "y_stride": tiles * ROWS,
             "residual_stride": tiles * ROWS,
         }  # fmt: skip
         return Call(build, args, tiles * -(-len(x) // length)), y
@@ -179,20 +172,6 @@ def test_runs_of_tokens_change_nothing() -> None:
     want = made(x)
     for length in (16, 24, 45, 64):
         assert np.array_equal(made(x, length=length), want)
-
-
-@pytest.mark.parametrize("format", ["Q4_1", "Q6_K", "BF16"])
-def test_pieces_of_rows_change_nothing(format: str) -> None:
-    """A sum may be left in y and taken up again, over more tiles than take turns."""
-    made, x = product(here()[-1], format, 200, 1024), tokens(21, 1024)
-    bias, residual = (np.full(s, 0.5, np.float32) for s in (208, (21, 208)))
-    n_blocks = 1024 // PACKED[format].elements
-    whole = made(x, bias=bias, residual=residual, piece=n_blocks)
-    made.check(whole - 1, x)
-    for piece in {1, n_blocks // 2, n_blocks - 1} if n_blocks < 1024 else {100, 1000}:
-        for length in (9, 16):  # where the second run is of few tokens, and of many
-            got = made(x, bias=bias, residual=residual, piece=piece, length=length)
-            assert np.array_equal(got, whole), (piece, length)
 
 
 def test_each_tile_is_its_own() -> None:

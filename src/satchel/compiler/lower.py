@@ -193,6 +193,7 @@ def lower_product(low: Lowering, node: Node) -> None:
     digits = int(str(x.attrs.get("digits", 1)))
     shape = matmul.pass_shape(low.target.bits, low.target.registers, digits)
     x_bytes = code_bytes(int(x.shape[-1])) if reads_codes(node) else 4 * source.stride
+    length = min(matmul.run_length(digits * x_bytes), low.rows(node)[1])
     column = 0
     for run in [weights] if gate else same_format_runs(weights):
         layout, recipe = packed(run[0].dtype), matrix_of(tuple(run), interleaved=gate is not None)
@@ -208,9 +209,6 @@ def lower_product(low: Lowering, node: Node) -> None:
         tiles = sum(-(-r // ROWS) for r in (recipe.rows[:1] if gate else recipe.rows))
         place = Place(out.buffer, out.stride, out.offset + 4 * column)
         blocks = recipe.columns // layout.elements
-        piece = matmul.piece_length(recipe.columns, layout.elements)
-        read = piece if matmul.can_be_cut(gate, digits) else blocks
-        length = min(matmul.run_length(digits * x_bytes * read // blocks), low.rows(node)[1])
         args = {
             "y": place,
             "w": low.weight("/".join(recipe.tensors), recipe),
@@ -221,7 +219,6 @@ def lower_product(low: Lowering, node: Node) -> None:
             "n_tiles": tiles,
             "n_tokens": low.rows(node)[0],
             "run": length,
-            "piece": piece,
             "x_bytes": x_bytes,
             "y_stride": out.stride,
             "residual_stride": residual.stride if residual else 0,

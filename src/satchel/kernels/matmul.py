@@ -28,22 +28,7 @@ from satchel.kernels.quantize import (
 )
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, dot4, muladd, splat_bytes
-from satchel.lang.trace import (
-    Acc,
-    In,
-    Out,
-    Row,
-    V,
-    acc,
-    full,
-    loop,
-    maximum,
-    minimum,
-    select,
-    size,
-    splat,
-    when,
-)
+from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, minimum, size, splat
 
 GATES = {"silu": silu, "gelu": gelu}
 
@@ -155,9 +140,10 @@ def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
 
 
 def products(
-    layout: Packed | PackedFloats, totals: list[Acc], w: Row, x: list[Row], n_blocks: V, half: Half
+    layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, half: Half
 ) -> list[V]:
-    """What `totals` are after 16 rows (or half of them) times each of x: one vector a token."""
+    """16 rows (or half of them) times each of x: one vector a token."""
+    totals = [acc(f32, half.lanes) for _ in x]
     for b in loop(n_blocks):
         block = w.past(b * layout.bytes)
         if isinstance(layout, PackedFloats):
@@ -167,67 +153,14 @@ def products(
                     column, splat(row.past(0, f32).load(b), half.lanes), total.value
                 )
             continue
-        per_chunk = layout.chunk // CODES * BLOCK_BYTES
-        codes = [row.past(b * x_block_bytes(layout)) for row in x]
+        per_block, per_chunk = (n // CODES * BLOCK_BYTES for n in (layout.elements, layout.chunk))
+        codes = [row.past(b * per_block) for row in x]
         for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
             chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
             add_chunk(
                 layout, totals, block, chunk, [row.past(c * per_chunk) for row in codes], half
             )
     return [total.value for total in totals]
-
-
-def x_block_bytes(layout: Packed | PackedFloats) -> int:
-    """The part of a row of x that meets one block of weights."""
-    return 4 if isinstance(layout, PackedFloats) else layout.elements // CODES * BLOCK_BYTES
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Tile r of the rows, tokens begin .. end, blocks first .. first + n of each row's n_blocks."""
-
-    r: V
-    begin: V
-    end: V
-    first: Any
-    n: V
-    n_blocks: V
-
-    def sums(self, places: list[Row], digits: int, lanes: int) -> list[Acc]:
-        """What has been summed before this piece, and waits in y."""
-        totals = [acc(f32, lanes) for _ in range(len(places) * digits)]
-        if self.n is not self.n_blocks:
-            for _ in when(self.first > 0):
-                for total, place in zip(totals, places, strict=True):
-                    total.value = place.load(0, lanes)
-        return totals
-
-    def when_last(self) -> Iterator[Any]:
-        """The body runs if the row ends with this piece."""
-        if self.n is self.n_blocks:
-            return iter((0,))
-        return when(self.first + self.n >= self.n_blocks)
-
-
-def pieces(
-    lo: V, hi: V, n_tiles: V, run: V, n_tokens: V, n_blocks: V, length: V | None, widest: int
-) -> Iterator[Piece]:
-    """Tiles lo .. hi, `length` blocks of the rows of x at a time over ABREAST tiles, so that these
-    blocks of a run stay in a core's cache while the tiles pass by. A few tokens take their rows
-    whole, as weights are read fastest in the order in which they lie. `length` None: so do all.
-    """
-    for i in loop(lo // n_tiles, (hi - 1) // n_tiles + 1):
-        begin, end = i * run, minimum(i * run + run, n_tokens)
-        first, last = maximum(lo - i * n_tiles, 0), minimum(hi - i * n_tiles, n_tiles)
-        if length is None:
-            for r in loop(first, last):
-                yield Piece(r, begin, end, 0, n_blocks, n_blocks)
-            continue
-        step = select(end - begin > widest, length, n_blocks)
-        for group in loop(first, last, ABREAST):
-            for b in loop(0, n_blocks, step):
-                for r in loop(group, minimum(group + ABREAST, last)):
-                    yield Piece(r, begin, end, b, minimum(step, n_blocks - b), n_blocks)
 
 
 def add_digits(parts: list[V], digits: int) -> list[V]:
@@ -259,7 +192,6 @@ def matmul(
     n_tiles: size,
     n_tokens: size,
     run: size,
-    piece: size,
     x_bytes: size,
     y_stride: size,
     residual_stride: size,
@@ -275,8 +207,8 @@ def matmul(
     """Tile i * n_tiles + r: y[t, 16r .. 16r+15] = W[those rows] . x[t] + bias + residual[t], for
     tokens t of run i.
 
-    The n_tokens tokens are cut into runs of `run`, and these into passes; rows are cut into pieces
-    of `piece` blocks, what is summed so far waits in y.
+    The n_tokens tokens are cut into runs of `run`, whose x a cache holds while all rows pass
+    by.
 
     x: a row a token and digit, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for
     plain formats. With a gate, tile r of w is 16 rows of the gate and 16 of the up matrix, and y
@@ -284,65 +216,42 @@ def matmul(
     """
     layout = packed(format)
     tile_bytes = n_blocks * layout.bytes
-    length = piece if can_be_cut(gate, digits) else None
-    for p in pieces(lo, hi, n_tiles, run, n_tokens, n_blocks, length, widths[0]):
-        rows = w.past(p.r * (tile_bytes * (2 if gate else 1)) + p.first * layout.bytes)
-        for t, width in token_runs(p.begin, p.end, widths):
-            here = x.past(t * (digits * x_bytes) + p.first * x_block_bytes(layout))
-            tokens = [here.past(x_bytes * i) for i in range(width * digits)]
+    for tile in loop(lo, hi):
+        r, begin = tile % n_tiles, tile // n_tiles * run
+        rows = w.past(r * tile_bytes * (2 if gate else 1))
+        for t, width in token_runs(begin, minimum(begin + run, n_tokens), widths):
+            tokens = [x.past(t * (digits * x_bytes) + x_bytes * i) for i in range(width * digits)]
             step = ROWS if width == 1 else lanes
             for at in range(0, ROWS, step):
-                half, column = Half(at, step), p.r * ROWS + at
-                places = [y.at((t + i) * y_stride + column) for i in range(width)]
-                sums = p.sums(places, digits, step)
-                out = add_digits(products(layout, sums, rows, tokens, p.n, half), digits)
+                half, column = Half(at, step), r * ROWS + at
+                out = add_digits(products(layout, rows, tokens, n_blocks, half), digits)
                 if gate:
-                    sums, up_rows = p.sums(places, digits, step), rows.past(tile_bytes)
-                    up = add_digits(products(layout, sums, up_rows, tokens, p.n, half), digits)
+                    up = add_digits(
+                        products(layout, rows.past(tile_bytes), tokens, n_blocks, half), digits
+                    )
                     out = [GATES[gate](g) * u for g, u in zip(out, up, strict=True)]
-                done = [Acc(v) for v in out]
-                for _ in p.when_last():
-                    for i, total in enumerate(done):
-                        if has_bias:
-                            total.value = total.value + bias.load(column, step)
-                        if has_residual:
-                            beside = residual.load((t + i) * residual_stride + column, step)
-                            total.value = total.value + beside
-                for place, total in zip(places, done, strict=True):
-                    place.store(total.value)
+                for i, v in enumerate(out):
+                    v = v + bias.load(column, step) if has_bias else v
+                    v = (
+                        v + residual.load((t + i) * residual_stride + column, step)
+                        if has_residual
+                        else v
+                    )
+                    y.store(v, (t + i) * y_stride + column)
 
 
-CACHE_BYTES = 384 << 10
-"""What a run's x may take of a core's second-level cache."""
-
-PIECE = 1024
-"""Weights of a row's piece, at most: 16 rows of them stay in the first-level cache, so that all
-passes over tokens read them there.
+SHARED_BYTES = 4 << 20
+"""What a run's x may take of the cache that all cores share: each pass reads its few rows on and
+on, which the prefetcher likes, so it need not stay nearer; the longer a run, the seldomer all
+weights are read.
 """
 
-ABREAST = 8
-"""Tiles that take their pieces in turns."""
-
-LONGEST = 192
-"""Tokens in a run, at most: what they have summed, in ABREAST tiles, has to stay in cache too."""
+LONGEST = 256
 
 
-def can_be_cut(gate: str | None, digits: int) -> bool:
-    """Whether one sum a row and token is all there is to keep between pieces."""
-    return gate is None and digits == 1
-
-
-def piece_length(columns: int, elements: int) -> int:
-    """Blocks in a piece of a row, all pieces nearly alike."""
-    n_blocks, n_pieces = columns // elements, -(-columns // PIECE)
-    return -(-n_blocks // n_pieces)
-
-
-def run_length(piece_bytes: int) -> int:
-    """Tokens in a run, of whose rows of x so many bytes are read at a time: a multiple of the
-    widest pass.
-    """
-    return min(LONGEST, max(16, CACHE_BYTES // piece_bytes // 8 * 8))
+def run_length(row_bytes: int) -> int:
+    """Tokens in a run, for rows of x of so many bytes: a multiple of the widest pass."""
+    return min(LONGEST, max(16, SHARED_BYTES // row_bytes // 8 * 8))
 
 
 def pass_shape(bits: int, registers: int, digits: int) -> dict[str, Any]:
