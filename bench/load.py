@@ -2,7 +2,8 @@
 
 For each number of clients the servers (--url may be repeated) are asked in turn by the same
 prompts, streamed; a JSON line each: requests and tokens a second, time to the first token, time
-between tokens.
+between tokens. In a mixed load (--long-every 4) some prompts are long: how fast those under way go
+on meanwhile, and how long short ones wait, are figures of their own.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Answer:
     arrivals: list[float] = field(default_factory=list)
     tokens: int = 0
     prompt_tokens: int = 0
+    is_long: bool = False
 
 
 @dataclass
@@ -82,19 +84,25 @@ class Client:
             answer.prompt_tokens = usage["prompt_tokens"]
 
 
-def prompts(n: int, n_words: int, salt: str) -> list[str]:
-    """Prompts of which no two begin alike, so that no server gains by remembering."""
-    return [
-        f"{salt} {i}: go on with " + " ".join(WORDS[(i + j) % len(WORDS)] for j in range(n_words))
-        for i in range(n)
-    ]
+def prompts(n: int, n_words: int, salt: str, every: int = 0, long_words: int = 0) -> list[str]:
+    """Prompts of which no two begin alike, so that no server gains by remembering.
+
+    Of `every` so many the last has `long_words`; 0: none has.
+    """
+    made: list[str] = []
+    for i in range(n):
+        count = long_words if every and (i + 1) % every == 0 else n_words
+        words = " ".join(WORDS[(i + j) % len(WORDS)] for j in range(count))
+        made.append(f"{salt} {i}: go on with {words}")
+    return made
 
 
 def load(args: argparse.Namespace, url: str, model: str, n_clients: int, salt: str) -> Any:
     """Has `n_clients` ask side by side; what they saw."""
-    todo = SimpleQueue[str]()
-    for prompt in prompts(max(args.requests, 2 * n_clients), args.prompt_words, salt):
+    todo, n = SimpleQueue[str](), max(args.requests, 2 * n_clients)
+    for prompt in prompts(n, args.prompt_words, salt, args.long_every, args.long_words):
         todo.put(prompt)
+    usual = max(map(len, prompts(n, args.prompt_words, salt)))
     answers: list[Answer] = []
     failures: list[str] = []
 
@@ -107,6 +115,7 @@ def load(args: argparse.Namespace, url: str, model: str, n_clients: int, salt: s
                 return
             try:
                 answers.append(client.ask(prompt))
+                answers[-1].is_long = len(prompt) > usual
             except (OSError, ValueError, HTTPException) as error:
                 failures.append(str(error))
                 client = Client(url, model, args.max_tokens, args.api_key)
@@ -122,7 +131,10 @@ def load(args: argparse.Namespace, url: str, model: str, n_clients: int, salt: s
 
 def report(answers: list[Answer], failures: list[str], wall_s: float) -> dict[str, Any]:
     """The figures of one load."""
-    first = [1000 * (a.arrivals[0] - a.sent) for a in answers if a.arrivals]
+    first, long = (
+        [1000 * (a.arrivals[0] - a.sent) for a in answers if a.arrivals and a.is_long == is_long]
+        for is_long in (False, True)
+    )
     between = [
         1000 * (later - earlier)
         for a in answers
@@ -140,6 +152,8 @@ def report(answers: list[Answer], failures: list[str], wall_s: float) -> dict[st
         "ttft_ms_p99": percentile(first, 99),
         "inter_token_ms_p50": percentile(between, 50),
         "inter_token_ms_p99": percentile(between, 99),
+        "inter_token_ms_max": percentile(between, 100),
+        **({"long_requests": len(long), "long_ttft_ms_p50": percentile(long, 50)} if long else {}),
     }
 
 
@@ -185,6 +199,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--prompt-words", type=int, default=48)
+    parser.add_argument("--long-every", type=int, default=0, help="one prompt in so many is long")
+    parser.add_argument("--long-words", type=int, default=1500)
     args = parser.parse_args(argv)
     failed = False
     for line in rounds(args):

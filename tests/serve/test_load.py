@@ -23,6 +23,15 @@ def test_the_figures(served: Served, capsys: pytest.CaptureFixture[str]) -> None
         assert 0 < found["inter_token_ms_p50"] <= found["inter_token_ms_p99"]
 
 
+def test_a_mixed_load(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--url {served.url} --clients 2 --requests 6 --max-tokens 6 --prompt-words 2"
+    assert main([*words.split(), "--long-every", "3", "--long-words", "12"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["requests"], found["long_requests"], found["failures"]) == (6, 2, 0)
+    assert found["long_ttft_ms_p50"] > 0
+    assert found["inter_token_ms_p99"] <= found["inter_token_ms_max"]
+
+
 def test_failures_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(lambda _: make(says("x" * 100), context_length=64)) as served:
         words = f"--url {served.url} --clients 1 --requests 2 --prompt-words 60"
@@ -35,6 +44,8 @@ def test_failures_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_two_prompts_begin_alike() -> None:
     made = prompts(30, 10, "a")
     assert len({prompt.split(":")[0] for prompt in made}) == 30
+    lengths = [len(prompt.split()) for prompt in prompts(6, 5, "a", every=3, long_words=9)]
+    assert lengths == [10, 10, 14, 10, 10, 14]
 
 
 def test_percentiles() -> None:
