@@ -122,10 +122,20 @@ def endpoint() -> Iterator[str]:
     thread.join()
 
 
-def pull(reference: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+PULL = "import sys; from satchel.cli.main import main; sys.exit(main())"
+REPORT = """import sys
+from satchel.files.store import resolve
+told = []
+resolve(sys.argv[2], report=lambda done, total: told.append([done, total]))
+print(told)
+"""
+
+
+def pull(
+    reference: str, tmp_path: Path, code: str = PULL, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`satchel pull` in a process of its own: huggingface_hub reads HF_* once, when imported."""
     changes = {"HF_HOME": str(tmp_path / "hf"), "SATCHEL_CACHE": str(tmp_path / "cache")}
-    code = "import sys; from satchel.cli.main import main; sys.exit(main())"
     return subprocess.run(
         [sys.executable, "-c", code, "pull", reference],
         capture_output=True,
@@ -158,3 +168,11 @@ def test_what_the_hub_does_not_have(endpoint: str, tmp_path: Path) -> None:
         assert failed.returncode == 1
         assert failed.stderr.splitlines()[-1].startswith(said)
         assert "Traceback" not in failed.stderr
+
+
+def test_progress_is_told_in_bytes(endpoint: str, tmp_path: Path) -> None:
+    done = pull("hf:owner/repo:Q8_0", tmp_path, REPORT, HF_ENDPOINT=endpoint)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told[-1] == [16, 16]
+    assert told == sorted(told)

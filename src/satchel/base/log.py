@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from satchel.base.options import LOG_LEVELS, options
 
@@ -46,15 +47,21 @@ def _line(text: str) -> None:
 class Progress:
     """A bar for something that counts bytes: a title, how far, how fast, how long still.
 
-    Drawn on a terminal only; elsewhere a single line says what is being done.
+    Drawn on a terminal only; elsewhere a single line says what is being done. `report`, if given,
+    is told of every step too: the bytes done, never more than the total, and the total.
     """
 
     WIDTH = 28
     PERIOD_S = 0.1
 
-    def __init__(self, title: str, total: int | None) -> None:
+    def __init__(
+        self,
+        title: str,
+        total: int | None,
+        report: Callable[[int, int | None], None] | None = None,
+    ) -> None:
         """`total` in bytes, None when nobody knows it."""
-        self.title, self.total = title, total
+        self.title, self.total, self.report = title, total, report
         self.start = time.monotonic()
         self.drawn_at = 0.0
         self.on_terminal = sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]
@@ -63,6 +70,8 @@ class Progress:
 
     def update(self, done: int) -> None:
         """Shows that `done` bytes of the total are there."""
+        if self.report:
+            self.report(done if self.total is None else min(done, self.total), self.total)
         now = time.monotonic()
         if self.on_terminal and now - self.drawn_at >= self.PERIOD_S:
             self.drawn_at = now

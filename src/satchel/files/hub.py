@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from satchel.base.errors import DownloadError, ModelNotFoundError
 from satchel.files.references import Repository, choose, split_names
@@ -45,10 +46,15 @@ def _snapshot(folder: Path) -> Path | None:
     return path if path.is_dir() else None
 
 
-def fetch(wanted: Repository) -> Path:
+Report = Callable[[int, int | None], None]
+"""Is told of the bytes that are there, and of those of the whole, None where no one knows."""
+
+
+def fetch(wanted: Repository, report: Report | None = None) -> Path:
     """Downloads the file by huggingface_hub, whose HF_* variables, token and cache hold.
 
-    Raises DownloadError; ModelNotFoundError when the repository has no such file.
+    `report`: see `store.resolve`. Raises DownloadError; ModelNotFoundError when the repository has
+    no such file.
     """
     try:
         from huggingface_hub import (
@@ -67,8 +73,34 @@ def fetch(wanted: Repository) -> Path:
         name = choose(HfApi().list_repo_files(wanted.repo), wanted.wanted, wanted.repo)
         first = Path(name)
         parts = [first.with_name(part).as_posix() for part in split_names(first.name)]
-        paths = [hf_hub_download(wanted.repo, part) for part in parts]
+        bar = None if report is None else _bar_for(report)
+        paths = [hf_hub_download(wanted.repo, part, tqdm_class=bar) for part in parts]
     except (OSError, ValueError, EntryNotFoundError, http_error) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DownloadError(f"hf:{wanted.repo}: {lines[0]}") from None
     return Path(paths[0])
+
+
+def _bar_for(report: Report) -> type[Any]:
+    """A progress bar, as huggingface_hub makes them, that reports and draws nothing. The parts of a
+    split file count together; how large the next ones are is known when they begin.
+    """
+    from huggingface_hub import utils
+
+    done = total = 0
+    base: type[Any] = utils.tqdm  # pyright: ignore[reportUnknownMemberType]
+
+    class Bar(base):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            nonlocal done, total
+            super().__init__(*given, **(named | {"disable": True}))  # pyright: ignore[reportUnknownMemberType]
+            done += named.get("initial") or 0
+            total += named.get("total") or 0
+
+        def update(self, n: float | None = 1) -> bool | None:
+            nonlocal done
+            done += int(n or 0)
+            report(done, max(done, total) if total else None)
+            return None
+
+    return Bar

