@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from satchel.kernels.cache_types import F16
 from satchel.runtime.batch import PAGE, pages_within
 from satchel.runtime.plan import Plan
 
@@ -11,13 +12,14 @@ from satchel.runtime.plan import Plan
 @dataclass(frozen=True)
 class Limits:
     """What a plan has room for: tokens in a run, positions of a sequence, pages (of layers that
-    see all of it; see `group_pages`), sequences in a run.
+    see all of it; see `group_pages`), sequences in a run; and the types that K and V are kept in.
     """
 
     max_batch: int
     context: int
     n_pages: int
     max_sequences: int
+    cache_types: tuple[str, str] = (F16, F16)
 
 
 def max_pages(limits: Limits) -> int:

@@ -35,6 +35,7 @@ from satchel.kernels import (
     rope,
     select,
 )
+from satchel.kernels.cache_types import F16
 from satchel.kernels.groups import n_segments
 from satchel.lang.target import Target
 from satchel.runtime.batch import MAX_WANTED, STRIP
@@ -269,7 +270,8 @@ def lower_rope_store(low: Lowering, node: Node) -> None:
         )
     normed, attrs = bool(node["normed"]), node.attrs
     group, caches = group_of(low, node)
-    kv = low.buffer(kv_name(node), caches.n_pages * pages.page_bytes(n_kv, head_dim), "kv")
+    page_bytes = pages.page_bytes(n_kv, head_dim, low.limits.cache_types)
+    kv = low.buffer(kv_name(node), caches.n_pages * page_bytes, "kv")
     out = low.new(node)
     places = {"q": low.places[q], "k": low.places[k], "v": low.places[v]}
     args = {
@@ -298,7 +300,14 @@ def lower_rope_store(low: Lowering, node: Node) -> None:
         dims=attrs["dims"],
         pairs=attrs["pairs"],
         normed=normed,
+        **types_of(low),
     )
+
+
+def types_of(low: Lowering) -> dict[str, Any]:
+    """The kernels' constant for what K and V are kept in; f16 is what they do without."""
+    types = low.limits.cache_types
+    return {} if types == (F16, F16) else {"types": types}
 
 
 def kv_name(node: Node) -> str:
@@ -348,6 +357,7 @@ def lower_attend(low: Lowering, node: Node) -> None:
         "head_dim": head_dim,
         "window": node["window"],
         "softcap": node["softcap"],
+        **types_of(low),
         **shape,
     }
     low.attention = attention.Heads(**constants)  # pyright: ignore[reportArgumentType]

@@ -5,6 +5,7 @@ asks for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +19,10 @@ from satchel.base.options import options
 from satchel.compiler.limits import Limits, max_pages, scalars_of, tables_name
 from satchel.compiler.packing import PackedWeights
 from satchel.compiler.plan_cache import Ready, find_ready, ready_key
+from satchel.compiler.sources import plan_digest
 from satchel.compiler.weights import Turns
 from satchel.files.checkpoint import Checkpoint
+from satchel.kernels.cache_types import F16
 from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
@@ -29,7 +32,7 @@ from satchel.runtime.executor import Executor, Profile
 from satchel.runtime.kv import GroupMemory
 from satchel.runtime.link import link_all
 from satchel.runtime.memory import Memory
-from satchel.runtime.objects import ObjectCache
+from satchel.runtime.objects import ObjectCache, object_key
 from satchel.runtime.placement import place, spread_memory
 
 if TYPE_CHECKING:
@@ -137,6 +140,19 @@ class CompiledModel:
     def max_batch(self) -> int:
         return self._limits.max_batch
 
+    @cached_property
+    def fingerprint(self) -> str:
+        features = " ".join(sorted(self.target.features))
+        layout = replace(self._limits, max_batch=0, context=0, n_pages=0, max_sequences=0)
+        return object_key(
+            "kv",
+            plan_digest(),
+            self.checkpoint.fingerprint,
+            self.target.name,
+            features,
+            repr(layout),
+        )
+
     @property
     def groups(self) -> tuple[CacheGroup, ...]:
         return tuple(memory.group for memory in self._kv)
@@ -157,6 +173,11 @@ class CompiledModel:
     @property
     def states(self) -> NDArray[np.float32]:
         return self._states
+
+    @property
+    def cache_types(self) -> tuple[str, str]:
+        """What K and V are kept in."""
+        return self._limits.cache_types
 
     @property
     def threads(self) -> int:
@@ -258,16 +279,19 @@ def load_model(
     target: str | None = None,
     cache: Path | None = None,
     pack_cache: bool = True,
+    cache_types: tuple[str, str] = (F16, F16),
 ) -> CompiledModel:
     """Compile a checkpoint for this machine, or find it compiled, and make it ready to run.
 
     `context`: positions of a sequence; `n_pages`: pages of KV in layers without a window, by
     default enough for two sequences of full length; `threads`: None takes what was measured to be
     best here (`satchel tune`), or what the machine suggests; `cache`: None for the user's own;
-    `pack_cache`: False keeps the packed weights in memory alone. Raises SatchelError of every kind.
+    `pack_cache`: False keeps the packed weights in memory alone; `cache_types`: of K and V, see
+    kernels.cache_types. Raises SatchelError of every kind.
     """
     settings = options()
-    limits = Limits(max_batch, context, n_pages or 2 * -(-context // PAGE), MAX_SEQUENCES)
+    n_pages = n_pages or 2 * -(-context // PAGE)
+    limits = Limits(max_batch, context, n_pages, MAX_SEQUENCES, cache_types)
     cache = cache or settings.cache_dir
     machine = this_machine()
     workers = threads or settings.threads or best_threads(settings.cache_dir, machine)

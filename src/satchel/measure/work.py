@@ -9,9 +9,7 @@ from satchel.compiler.lower import kv_name
 from satchel.compiler.lowering import Lowered
 from satchel.compiler.weights import Matrix
 from satchel.graph.graph import Graph, Node
-
-KV_BYTES = 2
-"""A number of the KV cache is an f16."""
+from satchel.kernels.pages import PAGE, page_bytes
 
 
 @dataclass(frozen=True)
@@ -65,15 +63,18 @@ def work_of(graph: Graph, lowered: Lowered) -> Work:
         weight_bytes=sum(m.bytes for m in matrices),
         layer_mads=sum(mads.values()) - head,
         head_mads=head,
-        attention={kv_name(node): _attention(node) for node in graph.find("attention")},
+        attention={
+            kv_name(node): _attention(node, lowered.attention.types)
+            for node in graph.find("attention")
+        },
     )
 
 
-def _attention(node: Node) -> Attention:
-    q, k, v = node.inputs[:3]
+def _attention(node: Node, types: tuple[str, str]) -> Attention:
+    q, k = node.inputs[:2]
     window = node.attrs.get("window")
     return Attention(
-        kv_bytes=KV_BYTES * (_width(k) + _width(v)),
+        kv_bytes=page_bytes(int(k.shape[1]), int(k.shape[2]), types) // PAGE,
         heads_dim=_width(q),
         window=None if window is None else int(str(window)),
     )
