@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import subprocess
@@ -58,10 +57,12 @@ def make(
     add_bos: bool = False,
     template: str | None = TEMPLATE,
     kind: type[FakeModel] = FakeModel,
+    prefix_cache: bool = True,
     **sizes: Any,
 ) -> LLM:
     model = kind(vocab_size=259, reply=reply, **sizes)
-    return LLM(model, load_tokenizer(metadata(add_bos)), template=template, name="fake")
+    tokenizer = load_tokenizer(metadata(add_bos))
+    return LLM(model, tokenizer, template=template, name="fake", prefix_cache=prefix_cache)
 
 
 def says(text: str) -> Callable[[Sequence[int]], int]:
@@ -255,7 +256,7 @@ def test_a_session_computes_only_what_is_new(llm: LLM) -> None:
     assert second.stats.cached_tokens == first.stats.prompt_tokens + len(first.tokens) - 1
     fresh = llm.chat(session.messages[:-1], **GREEDY)
     assert fresh.tokens == second.tokens
-    assert fresh.stats.cached_tokens == 0
+    assert fresh.stats.cached_tokens == fresh.stats.prompt_tokens - 1
     assert fresh.stats.prompt_tokens == second.stats.prompt_tokens
 
 
@@ -283,21 +284,28 @@ def test_sessions_lose_their_cache_to_others_and_nothing_else() -> None:
     assert heard == [alone, alone]
 
 
-def test_a_session_gives_its_pages_back() -> None:
+def test_a_session_holds_no_pages_but_what_it_computed_is_kept() -> None:
     with make() as llm:
-        engine = llm._speaker.engine
-        for end in ("close", "reset", "drop"):
-            session = llm.session()
+        with llm.session() as session:
             session.generate("a" * 200, max_tokens=1)
-            assert engine.usage().pages_in_use > 0
-            if end == "drop":
-                del session
-                gc.collect()
-            else:
-                getattr(session, end)()
-            llm.generate("b", max_tokens=1)
-            llm._speaker.driver.thread and llm._speaker.driver.thread.join()
-            assert engine.usage().pages_in_use == 0
+            assert llm.usage().pages_in_use == 0
+            assert llm.usage().pages_kept > 0
+        assert llm.generate("a" * 150, max_tokens=1).stats.cached_tokens == 149
+    with make(prefix_cache=False) as llm, llm.session() as session:
+        for _ in range(2):
+            assert session.generate("a" * 200, max_tokens=1).stats.cached_tokens == 0
+        assert llm.usage().pages_kept == 0
+
+
+def test_closing_a_session_ends_its_answer() -> None:
+    with make(kind=Slow) as llm:
+        session = llm.session()
+        stream = session.stream("a", max_tokens=100)
+        next(stream)
+        session.close()
+        assert stream.stats is not None
+        assert stream.stats.finish_reason == "cancelled"
+        assert session.generate("b", max_tokens=1).tokens
 
 
 def test_one_answer_at_a_time_in_a_session() -> None:
@@ -408,7 +416,7 @@ def test_usage_counts_requests_steps_and_pages(llm: LLM) -> None:
         session.generate("Say:", **GREEDY)
         after = llm.usage()
         assert after.pages == before.pages
-        assert after.pages_in_use == 1
+        assert (after.pages_in_use, after.pages_kept) == (0, 1)
         assert after.steps == after.shares > 5
 
 

@@ -67,6 +67,7 @@ def load(
     context: int | None = None,
     threads: int | None = None,
     parallel: int = 4,
+    prefix_cache: bool = True,
 ) -> LLM:
     """Opens a model, fetching it first when it is not there.
 
@@ -74,7 +75,8 @@ def load(
     `hf:OWNER/REPO[:FILE]`. `context` is the most tokens of a prompt and its answer; None takes
     4096, or less if the model was trained for less, and 0 all that it was trained for. `threads` of
     None lets the machine choose. `parallel` full contexts fit into the KV cache, whose memory is
-    used as it is needed.
+    used as it is needed. What was computed stays there while there is room, and prompts that begin
+    alike go on from it, unless `prefix_cache` is False; that changes no answer.
 
     Raises ModelNotFoundError, DownloadError, FileFormatError, UnsupportedError, OptionError or
     MemoryLimitError.
@@ -89,7 +91,13 @@ def load(
     n_pages = parallel * pages_for(length)
     loaded = load_model(checkpoint, context=length, threads=threads, n_pages=n_pages)
     template = checkpoint.metadata.get_str("tokenizer.chat_template", "")
-    return LLM(loaded, tokenizer, template=template or None, name=path.name)
+    return LLM(
+        loaded,
+        tokenizer,
+        template=template or None,
+        name=path.name,
+        prefix_cache=prefix_cache,
+    )
 
 
 def trained_context(checkpoint: Checkpoint) -> int:
@@ -130,9 +138,10 @@ class LLM:
         *,
         template: str | None = None,
         name: str = "model",
+        prefix_cache: bool = True,
     ) -> None:
         """`template` is the text of the chat template, if there is one. `load` does all this."""
-        self._speaker = Speaker(model, tokenizer, template, name)
+        self._speaker = Speaker(model, tokenizer, template, name, prefix_cache=prefix_cache)
 
     @property
     def name(self) -> str:
@@ -206,7 +215,7 @@ class LLM:
         return prompt
 
     def session(self, system: str | None = None) -> Session:
-        """A conversation that keeps its KV cache; `system` tells the model how to behave in it."""
+        """A conversation that is remembered; `system` tells the model how to behave in it."""
         return Session(self._speaker, system)
 
     def apply_template(self, messages: str | Iterable[Message]) -> str:

@@ -45,6 +45,7 @@ class FakeModel:
         self.error: Exception | None = None  # raised by the next run
         self.maxima = np.empty((0, 0), np.float32)
         self.states = np.empty((0, STATE_DIM), np.float32)
+        self.n_copies = 0
         self.closed = False
         self.fingerprint = "fake"
 
@@ -113,6 +114,7 @@ class FakeModel:
         return row
 
     def copy_page(self, group: int, source: int, target: int) -> None:
+        self.n_copies += 1
         self.slots[group][target] = self.slots[group][source]
 
     def read_page(self, group: int, page: int) -> bytes:

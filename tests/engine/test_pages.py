@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from satchel.base.errors import MemoryLimitError
 from satchel.engine.pages import PagePool
@@ -59,22 +57,39 @@ def test_check_notices_a_lost_page() -> None:
         pool.check([])
 
 
-@given(st.lists(st.integers(0, 3), max_size=300), st.lists(st.integers(0, 3), min_size=1))
-def test_restart_keeps_the_common_beginning(tokens: list[int], more: list[int]) -> None:
-    pool = pool_of(20)
-    sequence = Sequence([pool])
-    sequence.tokens = tokens
-    sequence.grow(len(tokens))
-    sequence.advance(len(tokens))
-    prompt = tokens[: len(tokens) // 2] + more
-    sequence.restart(prompt)
-    common = 0
-    while common < min(len(tokens), len(prompt) - 1) and tokens[common] == prompt[common]:
-        common += 1
-    assert sequence.n_cached == common
-    assert sequence.n_pending == len(prompt) - common > 0
-    sequence.check()
-    pool.check([sequence.pages[0].ids])
+def test_kept_pages_are_idle_until_they_are_shared_or_dropped() -> None:
+    pool = pool_of(3)
+    page = pool.take()
+    pool.keep(page)
+    pool.release(page)
+    assert (pool.n_free, pool.n_idle, pool.n_held) == (2, 1, 0)
+    pool.check([], [page])
+    pool.share(page)
+    assert (pool.n_free, pool.n_idle, pool.n_held) == (2, 0, 1)
+    pool.drop(page)
+    pool.check([[page]])
+    pool.release(page)
+    assert (pool.n_free, pool.n_idle, pool.n_held) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("window", [1, 63, 64, 65, 66, 200])
+def test_a_window_slides_over_the_pages(window: int) -> None:
+    sequence = Sequence([pool_of(10, window)])
+    sequence.tokens = [0] * 500
+    for n in range(1, 500):
+        sequence.grow(n)
+        sequence.advance(1)
+        sequence.slide()
+        sequence.check()
+        seen = range(max(0, n - window + 1), n)
+        (pages,) = sequence.pages
+        row = pages.row(8)
+        assert [place for place, page in enumerate(row) if page >= 0] == sorted(
+            {position // PAGE for position in seen}
+            | ({n // PAGE} if n % PAGE and window == 1 else set())
+        )
+    sequence.clear()
+    pages.pool.check([])
 
 
 def test_growing_takes_pages_only_when_they_are_needed() -> None:

@@ -117,13 +117,13 @@ def test_a_request_that_has_to_wait_keeps_what_no_one_needs() -> None:
     ask: list[Ask] = []
 
     def second(engine: Engine) -> Ask:
-        ask.append(Ask(engine, list(range(130)), 3))
+        ask.append(Ask(engine, list(range(150, 280)), 3))
         return ask[0]
 
     model, engine = preempting(second)
     run_before = len(model.batches)
     run(engine)
-    assert ask[0].answer == expected(list(range(130)), 3)
+    assert ask[0].answer == expected(list(range(150, 280)), 3)
     computed = sum(batch.n_tokens for batch in model.batches[:run_before])
     total = sum(batch.n_tokens for batch in model.batches)
     assert 0 < total - (159 + 132) <= 70, "only what was lost is computed again"
@@ -144,19 +144,6 @@ def test_scoring_goes_on_where_it_was_when_it_had_to_wait() -> None:
     np.testing.assert_array_equal(scorings[0].logits, np.array(rows))
 
 
-def test_two_requests_for_one_sequence_take_turns() -> None:
-    engine = Engine(FakeModel())
-    sequence = engine.sequence(kept=True)
-    first, second, third = (Ask(engine, [n] * 70, 5, sequence=sequence) for n in range(3))
-    for ask in (first, second, third):
-        engine.submit(ask)
-    engine.step()
-    second.cancel()
-    run(engine)
-    assert (first.answer, third.answer) == (expected([0] * 70, 5), expected([2] * 70, 5))
-    assert second.reason == "cancelled"
-
-
 def test_more_requests_than_a_step_has_room_for() -> None:
     engine = Engine(FakeModel(max_batch=3, n_pages=100))
     asks = [Ask(engine, [i], 5) for i in range(10)]
@@ -169,12 +156,13 @@ def test_more_requests_than_a_step_has_room_for() -> None:
 def test_no_tokens_asked_for_computes_the_prompt_only() -> None:
     model = FakeModel(max_batch=16)
     engine = Engine(model)
-    ask = Ask(engine, list(range(40)), 0, sequence=engine.sequence(kept=True))
+    ask = Ask(engine, list(range(40)), 0)
     engine.submit(ask)
     run(engine)
     assert ask.answer == []
     assert ask.reason == "length"
-    assert ask.sequence.n_cached == 40
+    assert engine.usage().pages_kept == 1
+    assert sum(batch.n_tokens for batch in model.batches) == 40
     assert sum(len(batch.wanted) for batch in model.batches) == 0
 
 
@@ -277,11 +265,10 @@ def test_end_tells_everyone() -> None:
 
 def test_stats_count_what_was_done() -> None:
     engine = Engine(FakeModel())
-    sequence = engine.sequence(kept=True)
-    ask = Ask(engine, list(range(70)), 5, sequence=sequence)
+    ask = Ask(engine, list(range(70)), 5)
     engine.submit(ask)
     run(engine)
-    again = Ask(engine, [*range(70), *ask.answer, 5], 5, sequence=sequence)
+    again = Ask(engine, [*range(70), *ask.answer, 5], 5)
     engine.submit(again)
     run(engine)
     first, second = ask.deltas[-1].stats, again.deltas[-1].stats
@@ -294,13 +281,12 @@ def test_stats_count_what_was_done() -> None:
 
 
 class Crowd(RuleBasedStateMachine):
-    """Requests and sessions come and go; pages add up after each step, and answers are right."""
+    """Requests come and go; pages add up after each step, and answers are right."""
 
     @initialize(max_batch=st.integers(1, 40), n_pages=st.integers(4, 9))
     def start(self, max_batch: int, n_pages: int) -> None:
         self.engine = Engine(FakeModel(max_batch=max_batch, n_pages=n_pages))
         self.asks: list[Ask] = []
-        self.sessions = [self.engine.sequence(kept=True) for _ in range(3)]
 
     @rule(
         prompt=PROMPTS,
@@ -310,17 +296,6 @@ class Crowd(RuleBasedStateMachine):
     )
     def submit(self, prompt: list[int], n: int, priority: int, owner: str | None) -> None:
         self.add(Ask(self.engine, prompt, n, terms=Terms(priority, owner)))
-
-    @rule(which=st.integers(0, 2), keep=st.integers(0, 250), more=PROMPTS, n=st.integers(0, 40))
-    def ask_session(self, which: int, keep: int, more: list[int], n: int) -> None:
-        sequence = self.sessions[which]
-        prompt = [*sequence.tokens[:keep], *more][:250]
-        self.add(Ask(self.engine, prompt, n, sequence=sequence))
-
-    @rule(which=st.integers(0, 2))
-    def forget(self, which: int) -> None:
-        self.engine.forget(self.sessions[which])
-        self.sessions[which] = self.engine.sequence(kept=True)
 
     @precondition(lambda self: self.asks)
     @rule(data=st.data())
@@ -363,9 +338,6 @@ class Crowd(RuleBasedStateMachine):
             run(self.engine)
             self.answers_are_right()
             assert not self.asks
-            for session in self.sessions:
-                self.engine.forget(session)
-            self.engine.step()
             assert self.engine.usage().pages_in_use == 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from satchel.base.errors import SatchelError
 from satchel.engine.pages import PagePool
+from satchel.engine.prefix import PrefixTree
 from satchel.engine.request import Delta, Request
 from satchel.engine.scheduler import Scheduler, Share
 from satchel.engine.sequence import Sequence
@@ -25,7 +26,8 @@ class GroupUsage:
 
     window: int | None  # how far they see, in tokens; None: all
     pages: int
-    pages_in_use: int  # those that idle sessions keep are among them
+    pages_in_use: int  # by requests
+    pages_kept: int  # that no request uses, for what they hold; given to those that need them
 
 
 @dataclass(frozen=True)
@@ -48,21 +50,28 @@ class Usage:
         """Of all groups."""
         return sum(group.pages_in_use for group in self.groups)
 
+    @property
+    def pages_kept(self) -> int:
+        """Of all groups."""
+        return sum(group.pages_kept for group in self.groups)
+
 
 class Engine:
     """Lets many requests share the steps of one model.
 
-    `submit` and `forget` may be called by any thread at any time; `step` and `fail` by one thread
-    at a time.
+    `submit` may be called by any thread at any time; `step` and `fail` by one thread at a time.
     """
 
-    def __init__(self, model: Model) -> None:
-        """Raises MemoryLimitError when the model's pages can't hold one full context."""
+    def __init__(self, model: Model, *, prefix_cache: bool = True) -> None:
+        """Without `prefix_cache`, nothing that was computed is kept for those that come later.
+
+        Raises MemoryLimitError when the model's pages can't hold one full context.
+        """
         self.model = model
         self.pools = tuple(PagePool(group) for group in model.groups)
-        self.scheduler = Scheduler(model, self.pools)
+        self.tree = PrefixTree(self.pools, keeps=prefix_cache)
+        self.scheduler = Scheduler(model, self.tree)
         self.submitted: deque[Request] = deque()
-        self.forgotten: deque[Sequence] = deque()
         self.jobs: deque[Callable[[], None]] = deque()  # to be done between steps; none raises
         self.n_steps = 0
         self.n_shares = 0
@@ -81,7 +90,7 @@ class Engine:
         """May be called by any thread; its numbers may be a step apart."""
         scheduler = self.scheduler
         groups = tuple(
-            GroupUsage(pool.group.window, pool.n_pages, pool.n_pages - pool.n_free)
+            GroupUsage(pool.group.window, pool.n_pages, pool.n_held, pool.n_idle)
             for pool in self.pools
         )
         return Usage(
@@ -92,17 +101,13 @@ class Engine:
             shares=self.n_shares,
         )
 
-    def sequence(self, *, kept: bool = False) -> Sequence:
-        """A new and empty sequence; one that is `kept` remembers its pages between requests."""
-        return Sequence(self.pools, kept=kept)
+    def sequence(self) -> Sequence:
+        """A new and empty sequence."""
+        return Sequence(self.pools)
 
     def submit(self, request: Request) -> None:
         """Queues a request, whose prompt must be one token or more and shorter than the context."""
         self.submitted.append(request)
-
-    def forget(self, sequence: Sequence) -> None:
-        """Frees a session's pages before the next step."""
-        self.forgotten.append(sequence)
 
     def step(self) -> list[Delta]:
         """Runs the model once, if there is anything to run; what that brought, and to whom.
@@ -111,8 +116,6 @@ class Engine:
         """
         while self.submitted:
             self.scheduler.waiting.append(self.submitted.popleft())
-        while self.forgotten:
-            self.scheduler.forget(self.forgotten.popleft())
         self._do_jobs()
         if ended := self.scheduler.reap(time.perf_counter()):
             return ended

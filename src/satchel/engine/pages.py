@@ -1,4 +1,5 @@
-"""The pages of the KV cache: which are free, and how many sequences hold each of the others.
+"""The pages of the KV cache: which are free, how many sequences hold each of the others, and which
+are kept though no sequence holds them.
 
 Only ids are counted here; the memory behind them is the model's. Pages that were used before are
 handed out first, so that no more memory is ever touched than was needed at one time.
@@ -14,13 +15,18 @@ from satchel.runtime.batch import NO_PAGE, PAGE, CacheGroup, pages_within
 
 
 class PagePool:
-    """Counts who holds each page of a cache group. A page that two sequences hold is read only."""
+    """Counts who holds each page of a cache group. A page that two sequences hold is read only.
+
+    A page that no sequence holds is free, or idle: kept for what it holds, see PrefixTree.
+    """
 
     def __init__(self, group: CacheGroup) -> None:
         self.group = group
         self.n_pages = n_pages = group.n_pages
         self.holders = [0] * n_pages
         self.free = list(range(n_pages - 1, -1, -1))  # a stack: page 0 on top, then the last freed
+        self.kept: set[int] = set()
+        self.n_idle = 0
 
     def most(self, n_tokens: int, chunk: int) -> int:
         """The pages that a sequence of so many tokens holds at most, `chunk` of them in a step."""
@@ -29,8 +35,13 @@ class PagePool:
 
     @property
     def n_free(self) -> int:
-        """How many pages no one holds."""
+        """How many pages no one holds, nor keeps."""
         return len(self.free)
+
+    @property
+    def n_held(self) -> int:
+        """How many pages sequences hold."""
+        return self.n_pages - len(self.free) - self.n_idle
 
     def take(self) -> int:
         """A free page, now held once; raises MemoryLimitError when there is none."""
@@ -41,19 +52,43 @@ class PagePool:
         return page
 
     def share(self, page: int) -> None:
-        """One more sequence holds a page that is in use."""
-        assert self.holders[page] > 0, f"page {page} is free"
+        """One more sequence holds a page that is not free."""
+        assert self.holders[page] > 0 or page in self.kept, f"page {page} is free"
+        self.n_idle -= not self.holders[page]
         self.holders[page] += 1
 
     def release(self, page: int) -> None:
-        """One sequence less holds a page; the last one frees it."""
-        assert self.holders[page] > 0, f"page {page} is free"
+        """One sequence less holds a page; the last one frees it, unless it is kept."""
+        assert self.holders[page] > 0, f"no one holds page {page}"
         self.holders[page] -= 1
-        if not self.holders[page]:
+        if self.holders[page]:
+            return
+        if page in self.kept:
+            self.n_idle += 1
+        else:
             self.free.append(page)
 
-    def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Asserts that `tables`, the pages of all sequences, explain the state of every page."""
+    def keep(self, page: int) -> None:
+        """A page that a sequence holds will not be free when none holds it any more."""
+        assert self.holders[page] > 0, f"no one holds page {page}"
+        assert page not in self.kept, f"page {page} is kept already"
+        self.kept.add(page)
+
+    def drop(self, page: int) -> None:
+        """A page is not kept any more; it is free unless a sequence holds it."""
+        self.kept.remove(page)
+        if not self.holders[page]:
+            self.n_idle -= 1
+            self.free.append(page)
+
+    def is_idle(self, page: int) -> bool:
+        """Whether a page is kept, and no sequence holds it."""
+        return page in self.kept and not self.holders[page]
+
+    def check(self, tables: Iterable[Sequence[int]], kept: Sequence[int] = ()) -> None:
+        """Asserts that `tables`, the pages of all sequences, and `kept`, those that are kept,
+        explain the state of every page.
+        """
         held = Counter[int]()
         for table in tables:
             assert len(set(table)) == len(table), f"a page twice in one sequence: {table}"
@@ -62,7 +97,11 @@ class PagePool:
             assert count == held[page], f"page {page} counts {count} holders, {held[page]} hold it"
         assert held.keys() <= set(range(self.n_pages)), f"no such page: {held.keys()}"
         assert len(set(self.free)) == len(self.free), "a page is free twice"
-        assert set(self.free) == {p for p, n in enumerate(self.holders) if not n}, "a page is lost"
+        assert len(set(kept)) == len(kept), "a page is kept twice"
+        assert set(kept) == self.kept, "other pages are kept than should be"
+        unheld = {page for page, count in enumerate(self.holders) if not count}
+        assert set(self.free) == unheld - self.kept, "a page is lost"
+        assert self.n_idle == len(unheld & self.kept), "idle pages are miscounted"
 
 
 class Pages:
@@ -78,6 +117,10 @@ class Pages:
         """The place after the last page's."""
         return self.first + len(self.ids)
 
+    def page(self, place: int) -> int:
+        """The page at a place in the sequence; NO_PAGE where none is held."""
+        return self.ids[place - self.first] if self.first <= place < self.end else NO_PAGE
+
     def missing(self, n_tokens: int) -> int:
         """How many pages more it takes to hold what is behind them, up to `n_tokens` tokens."""
         return max(0, pages_for(n_tokens) - self.end)
@@ -87,24 +130,18 @@ class Pages:
         for _ in range(self.missing(n_tokens)):
             self.ids.append(self.pool.take())
 
-    def reaches(self, n_tokens: int) -> bool:
-        """Whether a sequence can go on from its first `n_tokens`: all that it will see is held."""
-        return self.first * PAGE <= self.pool.group.first_seen(n_tokens)
-
     def slide(self, n_tokens: int) -> None:
-        """Frees the pages that nothing behind the first `n_tokens` tokens will see."""
-        n = min(self.pool.group.first_seen(n_tokens) // PAGE - self.first, len(self.ids))
-        for page in self.ids[: max(0, n)]:
+        """Lets go of the pages that nothing behind the first `n_tokens` tokens will see."""
+        n = self.pool.group.first_seen(n_tokens) // PAGE - self.first
+        for page in self.ids[:n]:
             self.pool.release(page)
-        del self.ids[: max(0, n)]
-        self.first += max(0, n)
+        self.first, self.ids = self.first + n, self.ids[n:]
 
-    def cut(self, n_tokens: int) -> None:
-        """Frees the pages behind the first `n_tokens` tokens."""
-        while self.ids and self.end > pages_for(n_tokens):
-            self.pool.release(self.ids.pop())
-        if not self.ids:
-            self.first = 0 if not n_tokens else self.first
+    def clear(self) -> None:
+        """Lets go of all."""
+        for page in self.ids:
+            self.pool.release(page)
+        self.first, self.ids = 0, []
 
     def row(self, width: int) -> list[int]:
         """The group's table of the sequence, `width` long."""

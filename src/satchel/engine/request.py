@@ -37,7 +37,7 @@ class Stats:
     """
 
     prompt_tokens: int
-    cached_tokens: int  # of these, the ones a session knew already
+    cached_tokens: int  # of these, the ones that were known already
     generated_tokens: int
     time_to_first_token_ms: float
     prompt_tokens_per_s: float
@@ -92,9 +92,10 @@ class Request(ABC):
         self.prompt = tuple(prompt)
         self.priority, self.owner = terms.priority, terms.owner
         self.sequence = sequence
+        sequence.tokens = list(prompt)
         self.deliver = deliver
         self.cancelled = False
-        self.n_cached = 0  # how much of the prompt the sequence knew when the request began
+        self.n_cached = 0  # how much of the prompt was known when the request began
         self.n_generated = 0
         self.made_s = time.perf_counter()
         self.due_s = None if terms.timeout_s is None else self.made_s + terms.timeout_s
@@ -112,16 +113,19 @@ class Request(ABC):
         return "timeout" if self.due_s is not None and now_s >= self.due_s else None
 
     def begin(self) -> None:
-        """Sets the sequence to the prompt, the first time that the scheduler takes this up."""
+        """The scheduler has taken this up; only the first time counts."""
         if not self.begun_s:
             self.begun_s = time.perf_counter()
-            self.sequence.restart(self.prompt)
             self.n_cached = self.sequence.n_cached
 
     @property
-    def length(self) -> int:
-        """How many tokens the sequence has, or will have when the request begins."""
-        return len(self.sequence.tokens) if self.begun_s else len(self.prompt)
+    def n_reusable(self) -> int:
+        """How many of the sequence's first tokens need not be computed where they are known.
+
+        The last always is, for it is its logits that tell what follows.
+        """
+        first = self.first_wanted if self.first_embedded is None else self.first_embedded
+        return min(len(self.sequence.tokens) - 1, self.first_wanted, first)
 
     @property
     @abstractmethod

@@ -2,10 +2,14 @@
 
 Requests run by priority and in turn, see `engine.turns`. In a step each running one advances by a
 token at least, and prompts that are being caught up with share the room that is left, which is less
-when answers wait for the step. When pages run out, they are taken first from sessions that no one
-is asking, then from the request of the least priority that came last: it waits, and later computes
-again what it lost. So the first one always gets on, and nothing that is ever said depends on who
-else is there.
+when answers wait for the step.
+
+What was computed is kept for those that come later, see `engine.prefix`: a request begins behind
+what is known of its tokens. One that begins like another whose prompt is being computed waits for
+that, and others go before it; so many answers to one prompt compute it once. When pages run out,
+those are taken first that no request holds, then those of the request of the least priority that
+came last: it waits, and later computes again what it lost. So the first one always gets on, and
+nothing that is ever said depends on who else is there.
 """
 
 from __future__ import annotations
@@ -19,11 +23,11 @@ import numpy as np
 
 from satchel.base.errors import MemoryLimitError
 from satchel.engine.pace import Pace
-from satchel.engine.pages import PagePool, pages_for
+from satchel.engine.pages import pages_for
+from satchel.engine.prefix import Found, PrefixTree, shared
 from satchel.engine.request import Delta, Request
-from satchel.engine.sequence import Sequence
 from satchel.engine.turns import by_rank, divide, in_turn
-from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, Model
+from satchel.runtime.batch import MAX_WANTED, Batch, Model
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -65,20 +69,21 @@ class Share:
 class Scheduler:
     """Plans steps as plain data. Not thread-safe: the engine sees to that."""
 
-    def __init__(self, model: Model, pools: tuple[PagePool, ...]) -> None:
-        for pool in pools:
+    def __init__(self, model: Model, tree: PrefixTree) -> None:
+        for pool in tree.pools:
             most = pool.most(model.context_length, model.max_batch)
             if pool.n_pages < most:
                 raise MemoryLimitError(
                     f"a context of {model.context_length} tokens takes {most} pages, and there are "
                     f"{pool.n_pages}"
                 )
-        self.pools = pools
+        self.tree = tree
+        self.copy_page = model.copy_page
         self.max_batch = model.max_batch
         self.max_running = min(MAX_WANTED, model.max_batch)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # by rank
-        self.idle: dict[Sequence, None] = {}  # not running, but with pages; the longest idle first
+        self.leaders: dict[Request, tuple[Request, int]] = {}  # who waits for whose first n tokens
         self.shares: list[Share] = []  # of the step that is under way
         self.pace = Pace(model.max_batch)
 
@@ -113,6 +118,8 @@ class Scheduler:
         for share, answer in zip(self.shares, answers, strict=True):
             request = share.request
             request.sequence.advance(share.n_tokens)
+            self.tree.extend(request.sequence)
+            request.sequence.slide()
             if isinstance(answer, Exception):
                 deltas.append(Delta(request, error=answer))
             elif delta := request.accept(answer):
@@ -147,74 +154,98 @@ class Scheduler:
         self._let_go(deltas)
         return deltas
 
-    def forget(self, sequence: Sequence) -> None:
-        """Frees the pages of a session's sequence, now or when its request has ended."""
-        sequence.kept = False
-        if sequence in self.idle:
-            del self.idle[sequence]
-            sequence.roll_back(0)
-
     def check(self) -> None:
         """Asserts that every page is accounted for, between two steps."""
         running = [request.sequence for request in self.running]
-        assert not self.idle.keys() & set(running), "a running sequence counts as idle"
         assert len(running) <= self.max_running, "more requests than a step has room for"
-        sequences = (*running, *self.idle)
-        for sequence in sequences:
+        assert self.tree.at.keys() == set(running), "the tree knows of others than those that run"
+        for sequence in running:
             sequence.check()
-        for i, pool in enumerate(self.pools):
-            pool.check([sequence.pages[i].ids for sequence in sequences])
+        for group, pool in enumerate(self.tree.pools):
+            pool.check([s.pages[group].ids for s in running], self.tree.pages(group))
+        self.tree.check()
 
     def _let_go(self, deltas: list[Delta]) -> None:
         ended = {delta.request for delta in deltas if delta.is_last}
         if not ended:
             return
+        for request in self.running:
+            if request in ended:
+                self.tree.end(request.sequence)
         self.running = [r for r in self.running if r not in ended]
         self.waiting = deque(r for r in self.waiting if r not in ended)
-        for sequence in {request.sequence for request in ended} - self._busy():
-            self.idle.pop(sequence, None)
-            sequence.roll_back(sequence.n_cached if sequence.kept else 0)
-            if sequence.n_cached:
-                self.idle[sequence] = None
-
-    def _busy(self) -> set[Sequence]:
-        return {request.sequence for request in self.running}
+        self.leaders = {r: leader for r, leader in self.leaders.items() if r not in ended}
 
     def _admit(self) -> None:
         """Takes up waiting requests in turn, while there is room for them beside those that run,
         or beside those of no less priority.
         """
-        while self.waiting:
-            busy = self._busy()
-            ordered = in_turn(self.waiting, self.running)
-            request = next((r for r in ordered if r.sequence not in busy), None)
+        while turn := self._next():
+            request, found = turn
             staying = list(self.running)
-            while request and not self._fits(request, staying):
+            while not self._fits(request, found, staying):
                 if staying.pop().priority >= request.priority:
                     return
-            if request is None:
-                return
-            while len(self.running) > len(staying):
-                self._suspend()
+            if len(self.running) > len(staying):
+                while len(self.running) > len(staying):
+                    self._suspend()
+                found = self._look_up(request)
             self.waiting.remove(request)
             self.running = by_rank([*self.running, request])
-            self.idle.pop(request.sequence, None)
+            self.tree.begin(request.sequence, found, self.copy_page)
             request.begin()
 
-    def _fits(self, request: Request, staying: list[Request]) -> bool:
+    def _next(self) -> tuple[Request, Found] | None:
+        """The waiting request whose turn it is, and what is known of its tokens."""
+        for request in in_turn(self.waiting, self.running):
+            if self._is_led(request):
+                continue
+            found = self._look_up(request)
+            if leader := self._leader(request, found):
+                self.leaders[request] = leader
+                continue
+            return request, found
+        return None
+
+    def _look_up(self, request: Request) -> Found:
+        return self.tree.find(request.sequence.tokens, request.n_reusable)
+
+    def _is_led(self, request: Request) -> bool:
+        """Whether it still waits for another to compute what both begin with."""
+        if request not in self.leaders:
+            return False
+        leader, n_tokens = self.leaders[request]
+        if leader in self.running and leader.sequence.n_cached < n_tokens:
+            return True
+        del self.leaders[request]
+        return False
+
+    def _leader(self, request: Request, found: Found) -> tuple[Request, int] | None:
+        """Who is computing more of a request's first tokens than is known, and how many."""
+        if not self.tree.keeps:
+            return None
+        most, tokens = request.n_reusable, request.sequence.tokens
+        for other in self.running:
+            ahead = other.sequence
+            if ahead.n_pending > 1 and other.priority >= request.priority:
+                n_tokens = min(most, shared(ahead.tokens, tokens))
+                if n_tokens > max(found.n_tokens, ahead.n_cached):
+                    return other, n_tokens
+        return None
+
+    def _fits(self, request: Request, found: Found, staying: list[Request]) -> bool:
         """Whether there are pages for a request, and one to grow for each of those that stay."""
         if not staying:
             return True
-        held = {r.sequence for r in staying}
-        others = [r.sequence for r in self.running if r.sequence not in held]
-        spare = [
-            pool.n_free + sum(len(sequence.pages[i].ids) for sequence in (*self.idle, *others))
-            for i, pool in enumerate(self.pools)
-        ]
-        return len(staying) < self.max_running and all(
-            pool.most(request.length + 1, self.max_batch) + len(staying) <= pages
-            for pool, pages in zip(self.pools, spare, strict=True)
-        )
+        if len(staying) >= self.max_running:
+            return False
+        for group, pool in enumerate(self.tree.pools):
+            taken = {page for other in staying for page in other.sequence.pages[group].ids}
+            n_shared = len(taken.intersection(self.tree.held(found, group)))
+            most = pool.most(len(request.sequence.tokens) + 1, self.max_batch)
+            if len(taken) + max(0, most - n_shared) + len(staying) > pool.n_pages:
+                return False
+        return True
 
     def _divide(self) -> dict[Request, int]:
         """How many tokens each running request may have in the next step."""
@@ -232,20 +263,13 @@ class Scheduler:
         """Has the last of those that run wait; its pages can be taken from it."""
         last = self.running.pop()
         self.waiting.appendleft(last)
-        if last.sequence.n_cached:
-            self.idle[last.sequence] = None
+        self.tree.end(last.sequence)
         return last
 
     def _make_room(self, request: Request, n_tokens: int) -> bool:
         """Frees pages until `n_tokens` of a request's tokens fit; False when it has to wait."""
-        while not request.sequence.fits(n_tokens):
-            if self.idle:
-                coldest = next(iter(self.idle))
-                coldest.roll_back((coldest.n_cached - 1) // PAGE * PAGE)
-                if not coldest.n_cached:
-                    del self.idle[coldest]
-                continue
-            if self._suspend() is request:
+        while (group := request.sequence.lacking(n_tokens)) is not None:
+            if not self.tree.evict(group) and self._suspend() is request:
                 return False
         return True
 

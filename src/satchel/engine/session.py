@@ -1,10 +1,11 @@
-"""A conversation that keeps what it has computed."""
+"""A conversation that computes what is new in it, and no more."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -19,22 +20,22 @@ VERSION = 1  # of a saved conversation
 
 
 class Session:
-    """A conversation with a model that keeps in its KV cache what it has read and said.
+    """A conversation with a model, which remembers what was said.
 
         session = llm.session(system="Answer in one sentence.")
         print(session.send("Why is the sky blue?").text)
         print(session.send("And at sunset?").text)  # computes the new words only
 
-    What is asked next is compared with what is cached, token by token; the common beginning is not
-    computed again, and the answer is the same as if it were. When the cache is needed for others it
-    may be dropped, which costs time and nothing else. One answer at a time.
+    What is asked next is compared with what the KV cache holds, token by token; the common
+    beginning is not computed again, and the answer is the same as if it were. When that room is
+    needed for others it may be dropped, which costs time and nothing else. One answer at a time.
     """
 
     def __init__(self, speaker: Speaker, system: str | None = None) -> None:
         self._speaker = speaker
         self.system = system
         self.messages = self._opening()
-        self._cached = speaker.engine.sequence(kept=True)
+        self._stream: weakref.ref[Stream] | None = None  # the last one; it ends when it is dropped
         self._turn = threading.Lock()  # held while an answer is being made
 
     def send(self, content: str | Iterable[Message], **options: Unpack[ChatOptions]) -> Completion:
@@ -117,18 +118,16 @@ class Session:
             raise FileFormatError(f"{path}: {error}") from None
 
     def close(self) -> None:
-        """Gives the KV cache back; the messages stay."""
-        self._speaker.engine.forget(self._cached)
-        self._cached = self._speaker.engine.sequence(kept=True)
+        """Ends the answer that is being made, if there is one; the messages stay."""
+        stream = self._stream and self._stream()
+        if stream:
+            stream.close()
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        self._speaker.engine.forget(self._cached)
 
     def _opening(self) -> list[Message]:
         return [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -142,10 +141,12 @@ class Session:
         if not self._turn.acquire(blocking=False):
             raise OptionError("this session is still answering; read or close its stream first")
         try:
-            return self._speaker.answer(prompt, options, self._cached, on_end)
+            stream = self._speaker.answer(prompt, options, on_end)
         except BaseException:
             self._turn.release()
             raise
+        self._stream = weakref.ref(stream)
+        return stream
 
 
 def answer_message(answer: Stream | Completion) -> Message:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from satchel.engine.sequence import Sequence as Cached
     from satchel.runtime.batch import Model
 
 
@@ -41,13 +40,23 @@ USUAL_CHARACTERS = 8  # of a token, at most: a longer text is looked at more clo
 class Speaker:
     """Turns what is asked into requests, and sees to it that they are answered."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, template: str | None, name: str) -> None:
-        """`template` is the text of the chat template, None when the model has none."""
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        template: str | None,
+        name: str,
+        *,
+        prefix_cache: bool = True,
+    ) -> None:
+        """`template` is the text of the chat template, None when the model has none. For
+        `prefix_cache` see Engine.
+        """
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
         self.name = name
-        self.engine = Engine(model)
+        self.engine = Engine(model, prefix_cache=prefix_cache)
         self.driver = Driver(self.engine)
         self.guides = Guides(tokenizer, model.vocab_size)
 
@@ -145,7 +154,6 @@ class Speaker:
         self,
         prompt: list[int] | ChatPrompt,
         options: Mapping[str, Any],
-        sequence: Cached | None = None,
         on_end: Callable[[Stream], None] | None = None,
     ) -> Stream:
         """Starts an answer. Raises ContextLengthError, OptionError, TextError or CancelledError."""
@@ -164,7 +172,7 @@ class Speaker:
         deltas = SimpleQueue[Delta]()
         request = Generation(
             prompt,
-            sequence or self.engine.sequence(),
+            self.engine.sequence(),
             deltas.put,
             sampler=Sampler(
                 ask.sampling, self.model.vocab_size, self._guide(ask), self.tokenizer.piece

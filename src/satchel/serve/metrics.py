@@ -65,7 +65,7 @@ class Metrics:
             ("gauge", "requests_processing", "Answers in the making.", running),
             ("gauge", "requests_deferred", "Answers that wait.", max(0, in_flight - running)),
             ("gauge", "kv_cache_usage_ratio", "Pages of the KV cache in use.",
-             _ratio(sum(usage.pages_in_use for usage in found), pages)),
+             _ratio(sum(usage.pages_in_use + usage.pages_kept for usage in found), pages)),
         )  # fmt: skip
         return "".join(
             f"# HELP {PREFIX}{name} {says}\n# TYPE {PREFIX}{name} {kind}\n{PREFIX}{name} {value}\n"
