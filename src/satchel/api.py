@@ -28,7 +28,7 @@ from satchel.engine.params import is_whole
 from satchel.engine.request import Stats
 from satchel.engine.session import Session
 from satchel.engine.speaker import Speaker
-from satchel.engine.stream import Completion, Piece, Stream, ToolCall
+from satchel.engine.stream import CallDelta, Completion, Piece, Stream, ToolCall
 from satchel.files.checkpoint import open_checkpoint
 from satchel.files.store import resolve
 from satchel.text import Tokenizer, load_tokenizer
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "CallDelta",
     "ChatOptions",
     "ChatPrompt",
     "Completion",
@@ -207,7 +208,7 @@ class LLM:
         """The prompt that `chat` answers: for sessions that answer it, and for counting tokens.
 
         Only options that concern the prompt are taken here: tools and what goes with them, and
-        `template_options`. Raises as `chat` does.
+        `chat_template_kwargs`. Raises as `chat` does.
         """
         prompt, rest = self._speaker.chat_prompt(read_messages(messages), options)
         for name in rest:
@@ -218,12 +219,21 @@ class LLM:
         """A conversation that is remembered; `system` tells the model how to behave in it."""
         return Session(self._speaker, system)
 
-    def apply_template(self, messages: str | Iterable[Message]) -> str:
+    def apply_template(
+        self, messages: str | Iterable[Message], **options: Unpack[ChatOptions]
+    ) -> str:
         """The text that asks for an answer to a conversation, as the model's template writes it.
 
-        Raises TemplateError, and OptionError for what are no messages.
+        Takes options and raises as `chat_prompt` does.
         """
-        return self._speaker.tool_template.render(read_messages(messages))
+        return self.chat_prompt(messages, **options).text
+
+    def text_prompt(self, text: str) -> list[int]:
+        """The tokens of a text as `generate` reads it: with BOS if the model's file says so.
+
+        Raises TextError, and ContextLengthError for a text that is far too long, without counting.
+        """
+        return self._speaker.tokens(text)
 
     def usage(self) -> Usage:
         """How busy the model is: requests, pages of the KV cache, steps until now."""

@@ -90,7 +90,7 @@ def test_thoughts() -> None:
     with model(f"<think>\nHm.</think>{CALL}", THINKING) as llm:
         done = llm.chat("?", tools=TOOLS, **GREEDY)
         assert (done.reasoning, done.text, len(done.tool_calls)) == ("Hm.", "", 1)
-        quick = llm.chat_prompt("?", template_options={"enable_thinking": False})
+        quick = llm.chat_prompt("?", chat_template_kwargs={"enable_thinking": False})
         assert llm.detokenize(quick.tokens).endswith("<think>\n\n</think>\n\n")
         assert not quick.is_thinking
         session = llm.session()
@@ -151,8 +151,8 @@ def test_special_tokens_that_mark_calls_are_seen(template: str, mark: str, body:
          "tool_choice: there is no tool 'x'"),
         ({"tool_choice": "required"}, "tool_choice: there are no tools"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls: 1 is neither"),
-        ({"template_options": {"messages": []}}, "template_options: messages"),
-        ({"template_options": 5}, "template_options: not names"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs: messages"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs: not names"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_named(options: Any, says_what: str) -> None:

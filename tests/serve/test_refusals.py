@@ -24,17 +24,12 @@ HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 @pytest.mark.parametrize(
     ("path", "field", "value"),
     [
-        (CHAT, "response_format", {"type": "json_object"}),
-        (CHAT, "tools", [{"type": "function"}]),
-        (CHAT, "tool_choice", "required"),
-        (CHAT, "logprobs", True),
-        (CHAT, "top_logprobs", 5),
+        (CHAT, "tools", [{"type": "function", "function": {"name": "f"}}]),  # by its template
+        (CHAT, "functions", [{"name": "f"}]),
         (CHAT, "reasoning_effort", "high"),
         (CHAT, "modalities", ["text", "audio"]),
         (CHAT, "store", True),
         (CHAT, "adaptive_target", 0.5),
-        (CHAT, "grammar", "root ::= x"),
-        (COMPLETE, "logprobs", 3),
         (COMPLETE, "suffix", "x"),
         (COMPLETE, "best_of", 2),
         (COMPLETE, "messages", []),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from satchel.base.errors import OptionError, UnsupportedError
 from satchel.serve.app import ENDPOINTS
 from satchel.serve.shapes import (
+    ANYTHING,
     NUMBER,
     TEXT,
     WHOLE,
@@ -39,7 +40,7 @@ JSON = st.recursive(
 )
 SHAPES = st.recursive(
     st.sampled_from([
-        TEXT, NUMBER, WHOLE, between(WHOLE, 0, 2), {"type": "boolean"}, only("a", True),
+        TEXT, NUMBER, WHOLE, ANYTHING, between(WHOLE, 0, 2), {"type": "boolean"}, only("a", True),
         {**TEXT, "minLength": 1, "maxLength": 1},
     ]),
     lambda inner: st.builds(lambda s: listing(s, 2, 1), inner)
@@ -60,14 +61,26 @@ def test_the_check_is_json_schemas(value: Any, shape: Shape) -> None:
     assert fits == jsonschema.Draft202012Validator(shape).is_valid(value)
 
 
-@given(JSON)
-def test_nulls_in_fields_are_left_out(value: Any) -> None:
+@given(JSON, SHAPES)
+def test_nulls_in_fields_are_left_out(value: Any, shape: Shape) -> None:
     def has_null(found: Any) -> bool:
         if isinstance(found, dict):
             return any(v is None or has_null(v) for v in found.values())
         return isinstance(found, list) and any(map(has_null, found))
 
-    assert not has_null(without_nulls(value))
+    found = without_nulls(value, shape)
+    try:
+        check(found, shape)
+    except (OptionError, UnsupportedError):
+        return
+    assert not has_null(found)
+
+
+def test_nulls_stay_where_anything_may_be() -> None:
+    shape = record({"a": either(TEXT, listing(record({"b": mapping(ANYTHING)}), 2)), "c": TEXT})
+    schema = {"enum": [None], "const": None, "of": [{"x": None}]}
+    found = without_nulls({"a": [{"b": schema, "d": None}], "c": None, "e": None}, shape)
+    assert found == {"a": [{"b": schema}]}
 
 
 @pytest.mark.parametrize(

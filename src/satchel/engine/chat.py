@@ -25,7 +25,7 @@ class ChatOptions(Options, total=False):
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool  # True; False: one call at most, which ends the answer
-    template_options: Mapping[str, Any]  # further names that the template may read
+    chat_template_kwargs: Mapping[str, Any]  # further names that the template may read
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class ChatPrompt:
     """The tokens that ask for an answer, and how that is to be taken apart."""
 
     tokens: list[int]
+    text: str = ""  # that the template wrote
     thoughts: Marks | None = None
     is_thinking: bool = False  # the prompt has opened the thoughts
     convention: Convention | None = None  # of calls, where tools are offered
@@ -74,15 +75,15 @@ def read_chat(options: Mapping[str, Any]) -> tuple[Offer, dict[str, Any]]:
     tools = _read_tools(rest.pop("tools", None) or ())
     choice = rest.pop("tool_choice", "auto")
     parallel = rest.pop("parallel_tool_calls", True)
-    template = rest.pop("template_options", {})
+    template = rest.pop("chat_template_kwargs", {})
     if not isinstance(parallel, bool):
         raise OptionError(f"parallel_tool_calls: {parallel!r} is neither True nor False")
     if not isinstance(template, Mapping):
-        raise OptionError("template_options: not names with values")
+        raise OptionError("chat_template_kwargs: not names with values")
     extra = cast("Mapping[str, Any]", template)
     for name in ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"):
         if name in extra:
-            raise OptionError(f"template_options: {name} is given to the template anyway")
+            raise OptionError(f"chat_template_kwargs: {name} is given to the template anyway")
     if choice == "none":
         return Offer(template=extra), rest
     return Offer(tools, _forced(tools, choice), parallel, extra), rest

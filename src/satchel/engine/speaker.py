@@ -101,6 +101,7 @@ class Speaker:
         tokens = (self.tokenizer.special(mark) for mark in marks)
         prompt = ChatPrompt(
             self.tokens(text),
+            text,
             thoughts,
             is_thinking=thoughts is not None and text.rstrip().endswith(thoughts.opener),
             convention=convention,

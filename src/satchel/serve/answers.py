@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
 
-from satchel.api import LLM, Options, Stats, Stream
+from satchel.api import LLM, CallDelta, ChatPrompt, Options, Stats, Stream, TokenLogprob
 from satchel.base.errors import SatchelError
+from satchel.serve.asks import Prompt
 from satchel.serve.failures import OverloadedError, RefusedError, status_of
 from satchel.serve.models import Loaded
 from satchel.serve.sessions import Kept, Sessions
@@ -20,7 +21,7 @@ from satchel.serve.state import Server, server_of
 
 T = TypeVar("T")
 LET_GO_S = 30.0  # a step takes less by far: an engine that takes longer has stopped
-Ask = tuple[list[int], Options]  # a prompt, and how to answer it
+Ask: TypeAlias = tuple[Prompt, Options]  # a prompt, and how to answer it
 
 
 class ClientGoneError(SatchelError):
@@ -46,6 +47,10 @@ class Part:
     index: int
     text: str
     stats: Stats | None
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[CallDelta, ...] = ()
 
 
 class Answers:
@@ -56,6 +61,7 @@ class Answers:
         self.loaded = loaded
         self.n = n
         self.ended: dict[int, Stats] = {}  # by index
+        self.streams: list[Stream] = []  # by index, once begun
         self._asked: list[Asked] = []
         self._ready = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -70,6 +76,7 @@ class Answers:
     def begin(self, asked: list[Asked]) -> None:
         """Reads these from now on."""
         self._asked = asked
+        self.streams = [one.stream for one in asked]
         for one in asked:
             one.stream.watch(self._notice)
 
@@ -109,7 +116,17 @@ class Answers:
             raise
         if piece.stats:
             self._end(asked)
-        return Part(asked.index, piece.text, piece.stats)
+            if piece.stats.finish_reason == "timeout":
+                raise RefusedError(503, "timeout", "no whole answer within timeout_s")
+        return Part(
+            asked.index,
+            piece.text,
+            piece.stats,
+            piece.tokens,
+            piece.logprobs,
+            piece.reasoning,
+            piece.tool_calls,
+        )
 
     def _end(self, asked: Asked) -> None:
         self._asked.remove(asked)
@@ -206,10 +223,11 @@ def _start(loaded: Loaded, prepare: Callable[[LLM], Sequence[Ask]]) -> list[Aske
     return asked
 
 
-def _start_one(sessions: Sessions, index: int, prompt: list[int], options: Options) -> Asked:
-    kept = sessions.take(prompt)
+def _start_one(sessions: Sessions, index: int, prompt: Prompt, options: Options) -> Asked:
+    tokens = prompt.tokens if isinstance(prompt, ChatPrompt) else prompt
+    kept = sessions.take(tokens)
     try:
-        return Asked(index, prompt, kept.session.stream(prompt, **options), kept)
+        return Asked(index, tokens, kept.session.stream(prompt, **options), kept)
     except BaseException:
         sessions.put_back(kept)
         raise

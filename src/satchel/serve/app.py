@@ -12,7 +12,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from satchel.serve import embeddings, ollama, ollama_models, openai, page, status, texts
+from satchel.serve import (
+    embeddings,
+    ollama,
+    ollama_models,
+    openai,
+    openai_chat,
+    openai_text,
+    page,
+    status,
+    texts,
+)
 from satchel.serve.failures import RefusedError, respond
 from satchel.serve.gate import Gate
 from satchel.serve.openapi import describe
@@ -37,8 +47,8 @@ class Endpoint:
 
 ENDPOINTS = (
     Endpoint("GET", "/", page.page),
-    Endpoint("POST", "/v1/chat/completions", openai.chat, openai.CHAT),
-    Endpoint("POST", "/v1/completions", openai.complete, openai.COMPLETION),
+    Endpoint("POST", "/v1/chat/completions", openai_chat.chat, openai_chat.CHAT),
+    Endpoint("POST", "/v1/completions", openai_text.complete, openai_text.COMPLETION),
     Endpoint("POST", "/v1/embeddings", embeddings.openai, embeddings.OPENAI),
     Endpoint("GET", "/v1/models", openai.models),
     Endpoint("GET", "/v1/models/{name:path}", openai.model),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from satchel.api import LLM, Options
-from satchel.base.errors import ContextLengthError
+from satchel.api import LLM, ChatPrompt, Options
 from satchel.serve.shapes import (
     NUMBER,
     TEXT,
@@ -14,8 +13,8 @@ from satchel.serve.shapes import (
     WHOLE,
     FieldError,
     Shape,
-    choice,
     between,
+    choice,
     either,
     listing,
     mapping,
@@ -23,8 +22,8 @@ from satchel.serve.shapes import (
     record,
 )
 
+Prompt: TypeAlias = list[int] | ChatPrompt
 MOST = 2**31 - 1
-USUAL_CHARACTERS = 8  # of a token, at most: a longer text is looked at more closely
 STOP = {**TEXT, "minLength": 1}
 
 # what the sampler takes, under the names that llama.cpp's and OpenAI's servers give it
@@ -32,6 +31,7 @@ SAMPLING: dict[str, Shape] = {
     "temperature": between(NUMBER, 0, 1e6),
     "top_k": between(WHOLE, 0, MOST),
     "top_p": between(NUMBER, 0, 1),
+    "min_p": between(NUMBER, 0, 1),
     "typical_p": between(NUMBER, 0, 1),
     "top_n_sigma": between(NUMBER, -1, 1e6),
     "xtc_probability": between(NUMBER, 0, 1),
@@ -41,22 +41,28 @@ SAMPLING: dict[str, Shape] = {
     "mirostat": choice(0, 2),
     "mirostat_tau": between(NUMBER, 0, 1e6),
     "mirostat_eta": between(NUMBER, 0, 1e6),
-    "min_p": between(NUMBER, 0, 1),
     "repeat_penalty": between(NUMBER, 1e-6, 1e6),
     "repeat_last_n": between(WHOLE, -1, MOST),
     "presence_penalty": between(NUMBER, -1e6, 1e6),
+    "frequency_penalty": between(NUMBER, -1e6, 1e6),
     "dry_multiplier": between(NUMBER, 0, 1e6),
     "dry_base": between(NUMBER, 1, 1e6),
     "dry_allowed_length": between(WHOLE, 0, MOST),
     "dry_penalty_last_n": between(WHOLE, -1, MOST),
     "dry_sequence_breakers": listing(STOP, 64),
-    "frequency_penalty": between(NUMBER, -1e6, 1e6),
     "seed": between(WHOLE, -1, 2**64 - 1),
     "stop": either(STOP, listing(STOP, 16)),
 }
 
+# a request's place among others, and the time it has
+TERMS: dict[str, Shape] = {
+    "priority": between(WHOLE, -100, 100),
+    "timeout_s": between(NUMBER, 0.001, 86400),
+}
+
 ANSWERING: dict[str, Shape] = {
     "model": TEXT,
+    **TERMS,
     **SAMPLING,
     "logit_bias": mapping(between(NUMBER, -1e9, 1e9)),
     "ignore_eos": TRUTH,
@@ -64,8 +70,8 @@ ANSWERING: dict[str, Shape] = {
     "n": between(WHOLE, 1, 16),
     "stream": TRUTH,
     "stream_options": record({"include_usage": TRUTH, "include_obfuscation": only(False)}),
+    "user": TEXT,  # whose request it is: users take turns
     # labels, which by their meaning change no answer
-    "user": TEXT,
     "metadata": mapping(TEXT),
     "store": only(False),
     "service_tier": only("auto", "default"),
@@ -74,7 +80,8 @@ ANSWERING: dict[str, Shape] = {
 
 def options_of(body: Mapping[str, Any]) -> Options:
     """The engine's options for what a body says; its shape has been checked."""
-    options: dict[str, Any] = {name: body[name] for name in SAMPLING if name in body}
+    options: dict[str, Any] = {name: body[name] for name in (*SAMPLING, *TERMS) if name in body}
+    options["owner"] = body.get("user")
     if options.get("seed", 0) < 0:
         del options["seed"]
     if "ignore_eos" in body:
@@ -95,10 +102,10 @@ def _biases(given: Mapping[str, float]) -> dict[int, float]:
     return {int(token): bias for token, bias in given.items()}
 
 
-def spread(prompts: list[list[int]], options: Options, n: int) -> list[tuple[list[int], Options]]:
+def spread(prompts: Sequence[Prompt], options: Options, n: int) -> list[tuple[Prompt, Options]]:
     """`n` asks for each prompt; where there is a seed, each gets one of its own."""
     seed = options.get("seed")
-    asks: list[tuple[list[int], Options]] = []
+    asks: list[tuple[Prompt, Options]] = []
     for prompt in prompts:
         for i in range(n):
             own = options.copy()
@@ -108,54 +115,6 @@ def spread(prompts: list[list[int]], options: Options, n: int) -> list[tuple[lis
     return asks
 
 
-# a message of a conversation
-CONTENT = either(
-    TEXT, listing(record({"type": only("text"), "text": TEXT}, "type", "text"), 1000, 1)
-)
-MESSAGE = record(
-    {
-        "role": {"enum": ["system", "developer", "user", "assistant"]},
-        "content": CONTENT,
-        "tool_calls": only([]),
-        "annotations": only([]),
-        **{name: only() for name in ("name", "function_call", "refusal", "audio")},
-    },
-    "role",
-    "content",
-)
-MESSAGES = listing(MESSAGE, 10_000, 1)
-
-
-def messages_of(given: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Messages with plain texts, as templates take them; "developer" is OpenAI's new "system"."""
-    return [
-        {
-            "role": "system" if message["role"] == "developer" else message["role"],
-            "content": message["content"]
-            if isinstance(message["content"], str)
-            else "".join(part["text"] for part in message["content"]),
-        }
-        for message in given
-    ]
-
-
-def chat_prompt(llm: LLM, messages: list[dict[str, str]]) -> list[int]:
-    """The tokens that ask for an answer to a conversation."""
-    return text_prompt(llm, llm.apply_template(messages))
-
-
 def text_prompt(llm: LLM, text: str) -> list[int]:
-    """The tokens of a text, with BOS where the model's file says so.
-
-    Raises ContextLengthError at once for a text that can't fit, however few tokens it makes: to
-    count them could take minutes.
-    """
-    if len(text) > USUAL_CHARACTERS * llm.context_length:
-        pieces = (llm.tokenizer.piece(token) for token in range(llm.tokenizer.vocab_size))
-        least = len(text) // max(map(len, pieces))
-        if least > llm.context_length:
-            raise ContextLengthError(
-                f"the prompt's {len(text)} characters are at least {least} tokens, more than the "
-                f"context of {llm.context_length}; shorten it, or start with a larger --ctx-size"
-            )
-    return llm.tokenize(text, add_bos=llm.tokenizer.add_bos)
+    """The tokens of a text, with BOS where the model's file says so. Raises as LLM.text_prompt."""
+    return llm.text_prompt(text)

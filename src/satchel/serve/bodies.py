@@ -24,7 +24,7 @@ async def read_body(request: Request, shape: Shape) -> dict[str, Any]:
             raw = await _collect(request, settings.max_body_bytes)
     except TimeoutError:
         raise RefusedError(408, "timeout", "the body did not come in time") from None
-    value = without_nulls(parse(raw, settings.max_depth))
+    value = without_nulls(parse(raw, settings.max_depth), shape)
     check(value, shape)
     return cast("dict[str, Any]", value)
 

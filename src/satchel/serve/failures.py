@@ -94,7 +94,7 @@ def respond(error: Exception, path: str) -> JSONResponse:
 def _field(error: Exception) -> str | None:
     """The field that is at fault, where the error knows it: our messages begin with it."""
     field = getattr(error, "field", None)
-    if field is None and code_of(error) == "bad_option":
+    if field is None and code_of(error) in ("bad_option", "unsupported"):
         match = re.match(r"(\w+): ", str(error))
         field = match[1] if match else None
     return field

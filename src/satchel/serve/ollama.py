@@ -19,8 +19,9 @@ from satchel.serve.answers import (
     predicted_seconds,
     prompt_seconds,
 )
-from satchel.serve.asks import MOST, SAMPLING, chat_prompt, messages_of, text_prompt
+from satchel.serve.asks import MOST, SAMPLING, Prompt, text_prompt
 from satchel.serve.bodies import read_body
+from satchel.serve.conversations import messages_of, prompt_of
 from satchel.serve.durations import parse_duration
 from satchel.serve.shapes import (
     NUMBER,
@@ -103,8 +104,8 @@ async def generate(request: Request) -> Response:
     said = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     said.append({"role": "user", "content": prompt})
 
-    def tokens(llm: LLM) -> list[int]:
-        return text_prompt(llm, prompt) if raw else chat_prompt(llm, said)
+    def tokens(llm: LLM) -> Prompt:
+        return text_prompt(llm, prompt) if raw else prompt_of(llm, said, {})
 
     return await _answer(request, body, tokens if prompt else None, lambda text: {"response": text})
 
@@ -116,7 +117,7 @@ async def chat(request: Request) -> Response:
     return await _answer(
         request,
         body,
-        (lambda llm: chat_prompt(llm, messages)) if messages else None,
+        (lambda llm: prompt_of(llm, messages, {})) if messages else None,
         lambda text: {"message": {"role": "assistant", "content": text}},
     )
 
@@ -124,7 +125,7 @@ async def chat(request: Request) -> Response:
 async def _answer(
     request: Request,
     body: dict[str, Any],
-    tokens: Callable[[LLM], list[int]] | None,
+    tokens: Callable[[LLM], Prompt] | None,
     say: Callable[[str], dict[str, Any]],
 ) -> Response:
     begun_s = time.perf_counter()

@@ -15,6 +15,7 @@ from satchel.base.errors import OptionError, UnsupportedError
 
 Shape: TypeAlias = Mapping[str, Any]
 
+ANYTHING: Shape = {}
 TEXT: Shape = {"type": "string"}
 TRUTH: Shape = {"type": "boolean"}
 WHOLE: Shape = {"type": "integer"}
@@ -84,6 +85,8 @@ class UnsupportedFieldError(UnsupportedError):
 
 def check(value: Any, shape: Shape, name: str = "body") -> None:
     """Raises FieldError or UnsupportedFieldError, naming the field, when a value does not fit."""
+    if not shape:
+        return
     if "anyOf" in shape:
         _check_any(value, shape["anyOf"], name)
     elif "enum" in shape:
@@ -190,11 +193,35 @@ def _check_limits(value: Any, shape: Shape, name: str) -> None:
         raise FieldError(name, f"{value} is not from {least} to {most}")
 
 
-def without_nulls(value: Any) -> Any:
-    """A field that is null says nothing: as clients mean it, it is left out."""
+def without_nulls(value: Any, shape: Shape) -> Any:
+    """A field that is null says nothing: as clients mean it, it is left out.
+
+    But not inside what may be anything, as a JSON schema: there null is a value.
+    """
+    shapes = cast("Sequence[Shape]", shape.get("anyOf", [shape]))
     if isinstance(value, dict):
+        records = [one for one in shapes if one.get("type") == "object"]
         given = cast("dict[str, Any]", value)
-        return {key: without_nulls(one) for key, one in given.items() if one is not None}
+        if not records:
+            return given
+        inner = {key: _inside(records, key) for key in given}
+        return {
+            key: without_nulls(one, inner[key])
+            for key, one in given.items()
+            if one is not None or inner[key] == ANYTHING
+        }
     if isinstance(value, list):
-        return [without_nulls(one) for one in cast("list[Any]", value)]
+        items = either(*(one["items"] for one in shapes if one.get("type") == "array"))
+        return [without_nulls(one, items) for one in cast("list[Any]", value)]
     return value
+
+
+def _inside(records: Sequence[Shape], key: str) -> Shape:
+    """What a field may be in any of these."""
+    found: list[Shape] = []
+    for one in records:
+        inner = one.get("properties", {}).get(key, one.get("additionalProperties", False))
+        if inner == ANYTHING:
+            return ANYTHING
+        found += inner.get("anyOf", [inner]) if inner else []
+    return either(*found)

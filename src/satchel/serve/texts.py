@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from satchel.api import LLM
-from satchel.serve.asks import MESSAGES, messages_of
 from satchel.serve.bodies import read_body
+from satchel.serve.conversations import MESSAGES, TOOLS, messages_of, prompt_of
 from satchel.serve.shapes import TEXT, TOKENS, TRUTH, record
 from satchel.serve.state import server_of
 
@@ -23,7 +23,7 @@ TOKENIZE = record(
     "content",
 )  # fmt: skip
 DETOKENIZE = record({"model": TEXT, "tokens": TOKENS}, "tokens")
-APPLY = record({"model": TEXT, "messages": MESSAGES}, "messages")
+APPLY = record({"model": TEXT, "messages": MESSAGES, **TOOLS}, "messages")
 
 
 @asynccontextmanager
@@ -68,5 +68,6 @@ async def apply_template(request: Request) -> JSONResponse:
     """POST /apply-template."""
     body = await read_body(request, APPLY)
     async with _model(request, body) as llm:
-        prompt = await asyncio.to_thread(llm.apply_template, messages_of(body["messages"]))
-    return JSONResponse({"prompt": prompt})
+        messages = messages_of(body["messages"])
+        prompt = await asyncio.to_thread(prompt_of, llm, messages, body)
+    return JSONResponse({"prompt": prompt.text})
