@@ -25,7 +25,8 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
 
-# Compilers, an emulator and node: the tests run our kernels for processors that this one is not.
+# Compilers, an emulator, node and a browser: the tests run our kernels for processors that this one is not,
+# and use the chat page as people do.
 tools:
 	@sh tests/tools.sh
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Finds the tools by which the tests run code for other processors; installs them where apt and the right to use it exist.
+# Finds the tools by which the tests run code for other processors, and the browser that shows them the chat page; installs
+# them where apt and the right to use it exist.
 # Where they are missing all the same, the tests that need them fail and name them: nothing is skipped.
 set -eu
 
@@ -11,6 +12,7 @@ need qemu-aarch64 qemu-user
 need ld.lld lld
 need node nodejs
 need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+need chromium chromium
 need riscv64-linux-gnu-gcc "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross"
 [ -n "$missing" ] || exit 0
 
@@ -19,7 +21,7 @@ if [ "$(id -u)" != 0 ]; then
     sudo="sudo -n"
 fi
 if ! command -v apt-get >/dev/null 2>&1 || ! $sudo true 2>/dev/null; then
-    echo "satchel: the tests for other processors will fail; please install:$missing" >&2
+    echo "satchel: the tests that need these will fail; please install:$missing" >&2
     exit 0
 fi
 echo "installing for the tests:$missing" >&2

@@ -9,7 +9,7 @@ const FENCE = /^ {0,3}(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+(.*))?$/;
-const LONE_MARK = /(^|\n)[ \t>]*(?:[-*+#|_~`]{1,3}|\d{1,9}[.)]?)$/;
+const LONE_MARK = /(^|\n)[ \t>]*(?:\||[-*+#_~`]{1,3}|\d{1,9}[.)]?)$/;
 
 /** An element with these properties, and what is in it. */
 function make(tag, properties = {}, ...children) {

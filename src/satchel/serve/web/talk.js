@@ -198,6 +198,7 @@ function keepRunning() {
     if (!left) continue;
     const messages = left.messages.map((said) => ({ ...said, reason: said.reason ?? endOf(said) }));
     kept.set(CHAT + id, JSON.stringify({ ...left, messages }));
+    stop(left);
   }
 }
 
