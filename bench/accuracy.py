@@ -13,7 +13,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from pydoc_data.topics import topics
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +20,7 @@ from numpy.typing import NDArray
 import satchel
 from satchel.files.checkpoint import open_checkpoint
 from satchel.files.store import resolve
-from satchel.measure.accuracy import Agreement, agreement, reference_logits
-
-TOPICS = ("execmodel", "with", "exceptions", "naming", "objects")
+from satchel.measure.accuracy import Agreement, agreement, reference_logits, sample_text
 
 
 def llama_cpp_logits(path: Path, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -54,7 +51,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=1024, help="tokens of text")
     parser.add_argument("--llama-cpp", action="store_true", help="measure llama.cpp too")
     args = parser.parse_args()
-    text = "\n\n".join(topics[name].strip() for name in TOPICS)
+    text = sample_text()
     for model in args.models:
         path = resolve(model)
         with satchel.load(str(path), context=args.n) as llm:

@@ -13,6 +13,7 @@ from satchel.base.errors import OptionError
 from satchel.cli.output import as_json, table
 from satchel.cli.tune import first_use
 from satchel.files.store import resolve
+from satchel.kernels.cache_types import F16
 
 if TYPE_CHECKING:
     from satchel.compiler.model import CompiledModel
@@ -36,7 +37,7 @@ def bench(args: argparse.Namespace) -> int:
 
         if said := first_use(args.threads, path, name):
             log.note(f"satchel: {said}")
-        checkpoint = open_checkpoint(path)
+        checkpoint, name = open_checkpoint(path), with_types(name, cache_types(args))
         if args.profile:
             profile(args, name, checkpoint)
             return 0
@@ -77,13 +78,23 @@ def run(
     from satchel.measure.bench import cases_of, load_for, measure
 
     cases = cases_of(args.n_prompt, args.n_gen, args.n_depth)
-    with load_for(checkpoint, cases, args.threads) as model:
+    with load_for(checkpoint, cases, args.threads, cache_types(args)) as model:
         results = measure(model, cases, name=name, repetitions=args.repetitions)
         setting = this_setting(model.plan.kernels)
     forget_weights(args, model)
     if not args.compare:
         print_results(results, json=args.json)
     return results, setting
+
+
+def cache_types(args: argparse.Namespace) -> tuple[str, str]:
+    """Of K and V. Speed is measured whatever they lose."""
+    return args.cache_type_k, args.cache_type_v
+
+
+def with_types(name: str, types: tuple[str, str]) -> str:
+    """A model's name, and what its KV cache is kept in where this is not f16."""
+    return name if types == (F16, F16) else f"{name} kv {types[0]}/{types[1]}"
 
 
 def forget_weights(args: argparse.Namespace, model: CompiledModel) -> None:
@@ -177,7 +188,7 @@ def profile(args: argparse.Namespace, name: str, checkpoint: Checkpoint) -> None
 
     tokenizer = load_tokenizer(checkpoint.metadata)
     cases = profile_cases(args.n_prompt, args.n_depth)
-    with load_for(checkpoint, cases, args.threads) as model:
+    with load_for(checkpoint, cases, args.threads, cache_types(args)) as model:
         report = profile_model(
             model, tokenizer, name=name, n_prompt=args.n_prompt, depth=args.n_depth
         )

@@ -82,6 +82,11 @@ def _place_words(args: argparse.Namespace, command: Command, flag_model: str | N
     if "..." in command.words:  # any number of models, none too
         args.models = ([args.model] if args.model else []) + words
         return
+    if command.kinds:
+        args.kind = words.pop(0) if words else ""
+        if args.kind not in command.kinds:
+            known = ", ".join(command.kinds)
+            raise OptionError(f"satchel {args.command} what? {args.kind!r} is none of: {known}")
     takes_prompt = "PROMPT" in command.words
     if words and flag_model is None and (args.model is None or len(words) > takes_prompt):
         args.model = words.pop(0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import satchel
 from satchel.base import log
 from satchel.base.errors import OptionError, TemplateError
-from satchel.cli.flags import answer_options
+from satchel.cli.flags import answer_options, cache_options
 from satchel.cli.output import timings, write_stream
 
 if TYPE_CHECKING:
@@ -23,7 +23,13 @@ def run(args: argparse.Namespace) -> int:
     if args.raw and args.system_prompt:
         raise OptionError("--system-prompt needs the chat template that --raw leaves out")
     with (
-        satchel.load(args.model, context=args.ctx_size, threads=args.threads, parallel=1) as llm,
+        satchel.load(
+            args.model,
+            context=args.ctx_size,
+            threads=args.threads,
+            parallel=1,
+            **cache_options(args),
+        ) as llm,
         start(llm, args, prompt) as stream,
     ):
         stats = write_stream(stream)

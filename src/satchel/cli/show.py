@@ -22,7 +22,8 @@ def show(args: argparse.Namespace) -> int:
     from satchel.measure.forecast import forecast
 
     checkpoint = open_checkpoint(path)
-    memory = forecast(checkpoint, choose_context(args.ctx_size, trained_context(checkpoint)))
+    context = choose_context(args.ctx_size, trained_context(checkpoint))
+    memory = forecast(checkpoint, context, (args.cache_type_k, args.cache_type_v))
     print(as_json(facts(checkpoint, memory)) if args.json else text(checkpoint, memory))
     return 0
 

@@ -15,8 +15,8 @@ CACHE_TYPES = tuple(dict.fromkeys(SPELLINGS.values()))
 
 
 def cache_type(name: str) -> str:
-    """Our name of a type, whatever the case and spelling. Raises ValueError."""
-    found = SPELLINGS.get(name.lower())
+    """Our name of a type, by any of its spellings. Raises ValueError."""
+    found = SPELLINGS.get(name)
     if found is None:
         raise ValueError(f"is none of {', '.join(CACHE_TYPES)}")
     return found

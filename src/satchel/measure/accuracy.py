@@ -14,8 +14,9 @@ from satchel.files.checkpoint import Checkpoint
 from satchel.graph import evaluate
 
 Logits = NDArray[np.floating[Any]]
-ROWS_AT_ONCE = 64
-"""Rows compared at a time: 262,144 logits a row in float64 are 2 MB."""
+TOPICS = ("execmodel", "with", "exceptions", "naming", "objects")
+ROWS_AT_ONCE = 4
+"""Rows compared at a time: 262,144 logits a row in float64 are 2 MB, and caches are small."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ def agreement(reference: Logits, other: Logits) -> Agreement:
 
     Both [n, vocab]; computed in float64. Raises ValueError if the shapes differ.
     """
+    return summary(*divergences(reference, other))
+
+
+def divergences(reference: Logits, other: Logits) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """KL(reference || other) of each row, and whether its best tokens are the same."""
     if reference.shape != other.shape:
         raise ValueError(f"logits of shapes {reference.shape} and {other.shape} can't be compared")
     kl = np.empty(len(reference))
@@ -53,6 +59,11 @@ def agreement(reference: Logits, other: Logits) -> Agreement:
         p, q = log_softmax(reference[rows]), log_softmax(other[rows])
         kl[rows] = np.sum(np.exp(p) * (p - q), axis=-1)
         same[rows] = p.argmax(axis=-1) == q.argmax(axis=-1)
+    return kl, same
+
+
+def summary(kl: NDArray[np.float64], same: NDArray[np.bool_]) -> Agreement:
+    """What rows come to."""
     return Agreement(
         n=len(kl),
         mean_kl=float(kl.mean()),
@@ -61,6 +72,13 @@ def agreement(reference: Logits, other: Logits) -> Agreement:
         max_kl=float(kl.max()),
         top1=float(same.mean()),
     )
+
+
+def sample_text() -> str:
+    """Some thousand tokens of real text that every Python brings: its own documentation."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name].strip() for name in TOPICS)
 
 
 def perplexity(logits: Logits, tokens: Sequence[int]) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 from satchel.base.errors import OptionError
 from satchel.compiler.model import CompiledModel, load_model
 from satchel.files.checkpoint import Checkpoint
+from satchel.kernels.cache_types import F16
 from satchel.measure.limits import LimitMeter
 from satchel.measure.work import Work, work_of
 from satchel.runtime.batch import PAGE, Batch
@@ -135,10 +136,18 @@ def cases_of(n_prompt: int, n_generate: int, depth: int = 0) -> list[Case]:
     return cases
 
 
-def load_for(checkpoint: Checkpoint, cases: list[Case], threads: int | None) -> CompiledModel:
+def load_for(
+    checkpoint: Checkpoint,
+    cases: list[Case],
+    threads: int | None,
+    cache_types: tuple[str, str] = (F16, F16),
+) -> CompiledModel:
     """The model, its context long enough. Raises SatchelError as loading does."""
     context = max(case.depth + case.n for case in cases)
-    return load_model(checkpoint, context=context, threads=threads, n_pages=-(-context // PAGE))
+    n_pages = -(-context // PAGE)
+    return load_model(
+        checkpoint, context=context, threads=threads, n_pages=n_pages, cache_types=cache_types
+    )
 
 
 def measure(

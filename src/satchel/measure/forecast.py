@@ -10,6 +10,7 @@ from satchel.compiler.lowering import Limits
 from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
 from satchel.compiler.pipeline import compile_graph
 from satchel.files.checkpoint import Checkpoint
+from satchel.kernels.cache_types import F16
 from satchel.runtime.batch import PAGE
 
 
@@ -27,9 +28,11 @@ class Forecast:
         return self.weights + self.kv + self.activations
 
 
-def forecast(checkpoint: Checkpoint, context: int) -> Forecast:
+def forecast(
+    checkpoint: Checkpoint, context: int, cache_types: tuple[str, str] = (F16, F16)
+) -> Forecast:
     """The memory for one sequence of `context` tokens. Raises SatchelError as loading would."""
-    limits = Limits(MAX_BATCH, context, -(-context // PAGE), MAX_SEQUENCES)
+    limits = Limits(MAX_BATCH, context, -(-context // PAGE), MAX_SEQUENCES, cache_types)
     plan = compile_graph(trace(checkpoint), host_target(options().target), limits).plan
     sizes: dict[str, int] = {}
     for buffer in plan.buffers:
