@@ -154,15 +154,15 @@ class Guide:
         """Raises OptionError where the grammar got too hard, or no token goes on as it says."""
         mask = self._next.result()
         if not mask.any():
-            raise OptionError(
-                f"{self.grammar.field}: no token of this model goes on here as it asks for"
-            )
+            raise self._stuck()
         return mask
 
     def accept(self, token: int) -> None:
         self._next.result()  # one thread at a time
         if not self._state.consume_token(token):
-            raise explain(self.grammar, self._state.get_error() or f"token {token} breaks it")
+            error = self._state.get_error()
+            # where it wants a byte that no token begins with, its mask is wrong
+            raise self._stuck() if "satisfy" in error else explain(self.grammar, error)
         self.is_done = self._state.is_stopped()
         if self.is_done:
             return
@@ -180,6 +180,9 @@ class Guide:
         """The tokens that follow the one accepted last in any case, and are accepted too."""
         ids, self._forced = self._forced, []
         return ids
+
+    def _stuck(self) -> OptionError:
+        return OptionError(f"{self.grammar.field}: this model has no token to go on as it asks for")
 
     def _mask(self) -> Mask:
         begin_s = time.perf_counter()

@@ -7,6 +7,7 @@ that it has never heard of, as JSON Schema says; a misspelt one would then bind 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -15,6 +16,9 @@ from satchel.base.errors import OptionError
 MAX_BYTES = 256 * 1024
 MAX_REFERENCES = 500  # they may stand in a chain, and each link costs stack
 MAX_MULTIPLE = 65536  # a remainder of each kind has to be told apart
+
+# control characters, as json.dumps writes them, but for those with an escape of their own
+UNWRITABLE = re.compile(r"(?<!\\)(?:\\\\)*(\\u00[01][0-9a-f]|\x7f)")
 
 ONE = {"items", "additionalProperties", "additionalItems"}  # holds a schema (or `items` a list)
 LISTS = {"prefixItems", "anyOf", "oneOf", "allOf"}  # a list of schemas
@@ -75,6 +79,7 @@ def _check(schema: dict[str, Any]) -> None:
                 )
         n_references += "$ref" in part
         _check_counts(part, place)
+        _check_values(part, place)
     if n_references > MAX_REFERENCES:
         raise OptionError(f"json_schema: there are more than {MAX_REFERENCES} of '$ref'")
 
@@ -95,6 +100,16 @@ def _check_counts(part: dict[str, Any], place: str) -> None:
             f"json_schema: 'multipleOf' at {place} is {multiple}, not above 0 and at most "
             f"{MAX_MULTIPLE}"
         )
+
+
+def _check_values(part: dict[str, Any], place: str) -> None:
+    for keyword in ("const", "enum"):
+        found = UNWRITABLE.search(json.dumps(part.get(keyword), ensure_ascii=False))
+        if found:
+            raise OptionError(
+                f"json_schema: {keyword!r} at {place} has the character {found[1]}, which is not "
+                "supported"
+            )
 
 
 def _parts(schema: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
