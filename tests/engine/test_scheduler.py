@@ -30,6 +30,7 @@ def expected(prompt: list[int], n: int) -> list[int]:
     return history[len(prompt) :]
 
 
+@settings(deadline=None)
 @given(PROMPTS, st.integers(1, 40), st.integers(1, 100))
 def test_alone_in_chunks_of_any_size(prompt: list[int], max_batch: int, n: int) -> None:
     engine = Engine(FakeModel(max_batch=max_batch))

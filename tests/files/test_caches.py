@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from satchel.files.caches import bytes_below, cache_sizes, clear_caches
+from satchel.files.caches import (
+    bytes_below,
+    cache_sizes,
+    clear_caches,
+    default_kv_bytes,
+    kv_folder,
+)
 
 
 def test_only_derived_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,10 +24,24 @@ def test_only_derived_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         path = tmp_path / name
         path.parent.mkdir(parents=True)
         path.write_bytes(b"12345")
-    assert cache_sizes() == {"models": 5, "objects": 5, "packed": 5}
+    assert cache_sizes() == {"models": 5, "objects": 5, "packed": 5, "kv": 0}
     assert clear_caches() == 10
-    assert cache_sizes() == {"models": 5, "objects": 0, "packed": 0}
+    assert cache_sizes() == {"models": 5, "objects": 0, "packed": 0, "kv": 0}
     assert (tmp_path / "mine" / "notes.txt").exists()
+
+
+def test_what_saved_pages_may_take_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SATCHEL_CACHE", str(tmp_path / "not" / "there"))
+    disk = shutil.disk_usage(tmp_path)
+    for free, expected in ((10 << 40, 1 << 30), (1 << 30, (1 << 30) // 10), (0, 0)):
+        usage = disk._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert default_kv_bytes() == expected
+    kv_folder().mkdir(parents=True)
+    (kv_folder() / "a.kv").write_bytes(bytes(1000))
+    assert default_kv_bytes() == 100
 
 
 def test_counting_where_others_make_and_delete(tmp_path: Path) -> None:

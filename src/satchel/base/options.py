@@ -7,6 +7,7 @@ its variable, a variable beats the default, and a value that makes no sense is a
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,18 @@ def variable(name: str, parse: Callable[[str], T]) -> T | None:
         raise OptionError(f"{PREFIX}{name}={text!r} {error}") from None
 
 
+def data_dir() -> Path:
+    """SATCHEL_DATA: where conversations are that were given a name. Raises OptionError."""
+    if found := variable("DATA", folder):
+        return found
+    if xdg := os.environ.get("XDG_DATA_HOME"):
+        return Path(xdg) / "satchel"
+    try:
+        return Path.home() / ".local" / "share" / "satchel"
+    except RuntimeError:
+        raise OptionError("there is no home folder; set SATCHEL_DATA to a folder") from None
+
+
 def variables() -> tuple[str, ...]:
     """The names, without the prefix, of all SATCHEL_* variables that are set."""
     return tuple(sorted(n.removeprefix(PREFIX) for n in os.environ if n.startswith(PREFIX)))
@@ -83,13 +96,13 @@ def count(text: str) -> int:
 
 
 def n_bytes(text: str) -> int:
-    """Parses a number of bytes: 0, 512M, 20G, with or without a B or iB."""
+    """Parses a number of bytes: 0, 512M, 1.5G, with or without a B or iB."""
     number = text.upper().removesuffix("B").removesuffix("I")
     power = "KMGT".find(number[-1:]) + 1 if number else 0
     digits = number[:-1] if power else number
-    if not digits.isascii() or not digits.isdigit():
-        raise ValueError("is no number of bytes like 512M or 20G")
-    return int(digits) << 10 * power
+    if not digits.isascii() or not re.fullmatch(r"\d{1,15}(\.\d{1,6})?", digits):
+        raise ValueError("is no number of bytes like 512M or 1.5G")
+    return int(float(digits) * (1 << 10 * power)) if "." in digits else int(digits) << 10 * power
 
 
 def switch(text: str) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from satchel.base.errors import OptionError
-from satchel.base.options import PREFIX, count, switch, variable, variables
+from satchel.base.options import PREFIX, count, n_bytes, switch, variable, variables
+from satchel.kernels.cache_types import CACHE_TYPES, F16, cache_type
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,13 @@ COMMANDS = {
     ),
     "chat": Command(
         "talk to a model",
-        (MODEL, SYSTEM, QUIET, CONTEXT, THREADS, *ANSWER),
+        (
+            MODEL,
+            SYSTEM,
+            Flag(("--session",), "go on with the conversation of this name, kept between calls",
+                 metavar="NAME"),
+            QUIET, CONTEXT, THREADS, *CACHE, FORCE, *ANSWER,
+        ),
         "MODEL",
         "chat:chat",
         "/help lists what can be said beside messages. Ctrl-C stops an answer.",
@@ -290,6 +297,8 @@ COMMANDS = {
     ),
     "show": Command(
         "what a model is, and the memory it needs", (MODEL, CONTEXT, JSON), "MODEL", "show:show"
+            Flag(("--disk-cache",), "disk space for what was computed of conversations; 0: none "
+                 "(default 1G, or a tenth of what is free)", n_bytes, metavar="SIZE"),
     ),
     "pull": Command("fetch a model", (MODEL,), "MODEL", "models:pull"),
     "list": Command("the models that are here", (JSON,), "", "models:list_models"),
@@ -344,7 +353,7 @@ def unknown_variables() -> list[str]:
     """SATCHEL_* variables that are set and that nothing here reads: most likely mistyped."""
     flags = [flag for command in COMMANDS.values() for flag in command.flags]
     known = {name for flag in flags for name in flag.variables}
-    known |= {"CACHE", "TARGET", "OFFLINE", "LOG", "PACKED_LIMIT"}
+    known |= {"CACHE", "DATA", "TARGET", "OFFLINE", "LOG", "PACKED_LIMIT"}
     return [PREFIX + name for name in variables() if name not in known]
 
 

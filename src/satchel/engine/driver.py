@@ -85,6 +85,7 @@ class Driver:
         if self.thread is threading.current_thread():  # it was closed
             for delta in self.engine.end(CancelledError("the model was closed meanwhile")):
                 delta.request.deliver(delta)
+            self.engine.upkeep.flush()
             with self.changed:
                 self._forget_thread()
 

@@ -12,12 +12,15 @@ from satchel.base.errors import SatchelError
 from satchel.engine.pages import PagePool
 from satchel.engine.prefix import PrefixTree
 from satchel.engine.request import Delta, Request
+from satchel.engine.rows import Logits
+from satchel.engine.saved import Saved
 from satchel.engine.scheduler import Scheduler, Share
 from satchel.engine.sequence import Sequence
+from satchel.engine.upkeep import ALONE_BYTES, BESIDE_BYTES, Upkeep
 from satchel.runtime.batch import Model
 
 if TYPE_CHECKING:
-    from satchel.engine.request import Rows
+    from satchel.files.page_files import PageFolder
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,20 @@ class Engine:
     `submit` may be called by any thread at any time; `step` and `fail` by one thread at a time.
     """
 
-    def __init__(self, model: Model, *, prefix_cache: bool = True) -> None:
-        """Without `prefix_cache`, nothing that was computed is kept for those that come later.
+    def __init__(
+        self, model: Model, folder: PageFolder | None = None, *, prefix_cache: bool = True
+    ) -> None:
+        """Pages are saved in `folder`, and found there. Without `prefix_cache`, nothing that was
+        computed is kept for those that come later.
 
         Raises MemoryLimitError when the model's pages can't hold one full context.
         """
         self.model = model
         self.pools = tuple(PagePool(group) for group in model.groups)
+        self.saved = Saved(model, folder)
         self.tree = PrefixTree(self.pools, keeps=prefix_cache)
-        self.scheduler = Scheduler(model, self.tree)
+        self.scheduler = Scheduler(model, self.tree, self.saved)
+        self.upkeep = Upkeep(self.saved, self.tree, self.scheduler.pace)
         self.submitted: deque[Request] = deque()
         self.jobs: deque[Callable[[], None]] = deque()  # to be done between steps; none raises
         self.n_steps = 0
@@ -84,7 +92,7 @@ class Engine:
     @property
     def due_s(self) -> float | None:
         """When a step would find something to do that can wait, by `time.perf_counter`."""
-        return None
+        return self.upkeep.due_s
 
     def usage(self) -> Usage:
         """May be called by any thread; its numbers may be a step apart."""
@@ -121,7 +129,10 @@ class Engine:
             return ended
         batch = self.scheduler.next_batch()
         if batch is None:
+            if not self.scheduler.has_work:
+                self.upkeep.tend(time.perf_counter(), ALONE_BYTES)
             return []
+        self.upkeep.tend(time.perf_counter(), BESIDE_BYTES)
         self.n_steps += 1
         self.n_shares += len(self.scheduler.shares)
         begun_s = time.perf_counter()
@@ -143,6 +154,18 @@ class Engine:
         self.submitted.clear()
         self.scheduler.shares = []
         return self.scheduler.fail(error)
+
+    def spill_idle(self, n_pages: int) -> int:
+        """Frees so many pages that no request holds, or all of them; how many.
+
+        They are written to disk first where that is worth it. Between two steps, see `Driver.do`.
+        """
+        before = sum(pool.n_free for pool in self.pools)
+        for group in range(len(self.pools)):
+            while sum(pool.n_free for pool in self.pools) < before + n_pages:
+                if not self.tree.evict(group):
+                    break
+        return sum(pool.n_free for pool in self.pools) - before
 
     def _do_jobs(self) -> None:
         while self.jobs:

@@ -39,6 +39,7 @@ class Node:
     pages: list[int]  # of each group; NO_PAGE where it is gone
     used: list[int]  # for each group, when a sequence last began or ended within reach; 0: never
     children: dict[tuple[int, ...], Node] = field(default_factory=dict[tuple[int, ...], "Node"])
+    key: bytes = b""  # by which its pages are saved, once that is known
     live: dict[Sequence, None] = field(default_factory=dict["Sequence", None])  # go on from here
 
     def path(self) -> Iterator[Node]:
@@ -67,6 +68,8 @@ class PrefixTree:
         self.keeps = keeps
         self.root = Node(None, -1, (), [], [])
         self.nodes: dict[Node, None] = {}  # all but the root, in the order in which they were made
+        self.on_end: Callable[[Node], None] | None = None  # a sequence ended here
+        self.on_drop: Callable[[Node, int | None], None] | None = None  # a group's page goes; all
         self.at: dict[Sequence, Node] = {}  # of running ones, the node of the last full page
         self.clock = 0
 
@@ -185,6 +188,8 @@ class PrefixTree:
             for group, pages in enumerate(sequence.pages):
                 self._merge(group, node, pages)
         self._touch(node, sequence.n_cached)
+        if self.on_end:
+            self.on_end(node)
         self._leave(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
@@ -218,9 +223,13 @@ class PrefixTree:
             pages.ids[node.place - pages.first] = known
 
     def _touch(self, node: Node, n_tokens: int) -> None:
-        """A sequence began or ended behind `n_tokens`: what it sees from there is worth keeping."""
+        """A sequence began or ended behind `n_tokens`: what it sees from there is worth keeping.
+
+        From the last full page on, for those that are saved are full.
+        """
         self.clock += 1
-        first = [pool.group.first_seen(n_tokens) // PAGE for pool in self.pools]
+        whole = n_tokens // PAGE * PAGE
+        first = [pool.group.first_seen(whole) // PAGE for pool in self.pools]
         for above in node.path():
             above.used = [
                 self.clock if above.place >= n else used
@@ -239,8 +248,10 @@ class PrefixTree:
             return False
         if pool.group.window is None:
             above = node.parent
-            self._remove(node)
+            self._drop(node)
         else:
+            if self.on_drop:
+                self.on_drop(node, group)
             pool.drop(node.pages[group])
             node.pages[group], above = NO_PAGE, node
         if above:
@@ -258,8 +269,13 @@ class PrefixTree:
         """Removes ends that one can't go on from, since a page is gone."""
         while node.parent and NO_PAGE in node.pages and self._is_idle(node):
             above = node.parent
-            self._remove(node)
+            self._drop(node)
             node = above
+
+    def _drop(self, node: Node) -> None:
+        if self.on_drop:
+            self.on_drop(node, None)
+        self._remove(node)
 
     def _remove(self, node: Node) -> None:
         assert node.parent

@@ -98,6 +98,7 @@ class Request(ABC):
         self.n_cached = 0  # how much of the prompt was known when the request began
         self.n_generated = 0
         self.made_s = time.perf_counter()
+        self.n_begun = 0
         self.due_s = None if terms.timeout_s is None else self.made_s + terms.timeout_s
         self.begun_s = 0.0
         self.first_s = 0.0  # when the prompt was done, and the first token there
@@ -113,9 +114,14 @@ class Request(ABC):
         return "timeout" if self.due_s is not None and now_s >= self.due_s else None
 
     def begin(self) -> None:
-        """The scheduler has taken this up; only the first time counts."""
-        if not self.begun_s:
-            self.begun_s = time.perf_counter()
+        """The scheduler has taken this up, for the first time or again."""
+        self.begun_s = self.begun_s or time.perf_counter()
+        self.n_begun += 1
+        self.note_cached()
+
+    def note_cached(self) -> None:
+        """So much of it was known: what it has computed itself, before it had to wait, is not."""
+        if self.n_begun == 1:
             self.n_cached = self.sequence.n_cached
 
     @property

@@ -15,19 +15,23 @@ nothing that is ever said depends on who else is there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from satchel.base.errors import MemoryLimitError
+from satchel.engine.arrival import BITE_BYTES, Arrival
 from satchel.engine.pace import Pace
 from satchel.engine.pages import pages_for
 from satchel.engine.prefix import Found, PrefixTree, shared
 from satchel.engine.request import Delta, Request
+from satchel.engine.saved import Saved
+from satchel.engine.sequence import Sequence
 from satchel.engine.turns import by_rank, divide, in_turn
-from satchel.runtime.batch import MAX_WANTED, Batch, Model
+from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, Model
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -69,7 +73,7 @@ class Share:
 class Scheduler:
     """Plans steps as plain data. Not thread-safe: the engine sees to that."""
 
-    def __init__(self, model: Model, tree: PrefixTree) -> None:
+    def __init__(self, model: Model, tree: PrefixTree, saved: Saved) -> None:
         for pool in tree.pools:
             most = pool.most(model.context_length, model.max_batch)
             if pool.n_pages < most:
@@ -77,13 +81,15 @@ class Scheduler:
                     f"a context of {model.context_length} tokens takes {most} pages, and there are "
                     f"{pool.n_pages}"
                 )
-        self.tree = tree
+        self.tree, self.saved = tree, saved
         self.copy_page = model.copy_page
         self.max_batch = model.max_batch
         self.max_running = min(MAX_WANTED, model.max_batch)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # by rank
         self.leaders: dict[Request, tuple[Request, int]] = {}  # who waits for whose first n tokens
+        self.arrivals: dict[Request, Arrival] = {}  # whose tokens are on their way from disk
+        self.bite_bytes = BITE_BYTES  # of them, in a step
         self.shares: list[Share] = []  # of the step that is under way
         self.pace = Pace(model.max_batch)
 
@@ -100,12 +106,15 @@ class Scheduler:
         """The next step for the model, None when there is nothing to do."""
         self.shares = []
         self._admit()
-        tokens, rows = self._divide(), MAX_WANTED
-        while len(self.shares) < len(self.running):
-            request = self.running[len(self.shares)]
-            later = len(self.running) - len(self.shares) - 1
+        self._bring()
+        tokens, rows, at = self._divide(), MAX_WANTED, 0
+        while at < len(self.running):
+            request, at = self.running[at], at + 1
+            if request in self.arrivals:
+                continue
+            later = len(self.running) - at
             share = _share(request, tokens[request], rows - later, MAX_WANTED - rows)
-            if not self._make_room(request, share.end):
+            if not self._make_room(request, partial(request.sequence.lacking, share.end)):
                 break
             request.sequence.grow(share.end)
             self.shares.append(share)
@@ -161,8 +170,11 @@ class Scheduler:
         assert self.tree.at.keys() == set(running), "the tree knows of others than those that run"
         for sequence in running:
             sequence.check()
+        holders = (*running, *self.arrivals.values())
+        assert self.arrivals.keys() <= set(self.running), "who waits has nothing on its way"
         for group, pool in enumerate(self.tree.pools):
-            pool.check([s.pages[group].ids for s in running], self.tree.pages(group))
+            held = [pages[group] for pages in (holder.page_ids() for holder in holders)]
+            pool.check(held, self.tree.pages(group))
         self.tree.check()
 
     def _let_go(self, deltas: list[Delta]) -> None:
@@ -171,7 +183,7 @@ class Scheduler:
             return
         for request in self.running:
             if request in ended:
-                self.tree.end(request.sequence)
+                self._leave(request)
         self.running = [r for r in self.running if r not in ended]
         self.waiting = deque(r for r in self.waiting if r not in ended)
         self.leaders = {r: leader for r, leader in self.leaders.items() if r not in ended}
@@ -192,8 +204,51 @@ class Scheduler:
                 found = self._look_up(request)
             self.waiting.remove(request)
             self.running = by_rank([*self.running, request])
-            self.tree.begin(request.sequence, found, self.copy_page)
-            request.begin()
+            self._begin(request, found)
+
+    def _begin(self, request: Request, found: Found) -> None:
+        """Has a request go on behind what is known of it, in memory or on disk."""
+        sequence = request.sequence
+        arrival = self._find_saved(request, found)
+        if arrival:
+            self.arrivals[request] = arrival
+            found = self._whole(sequence, found)
+        self.tree.begin(sequence, found, self.copy_page)
+        request.begin()
+
+    def _whole(self, sequence: Sequence, found: Found) -> Found:
+        """What was found, but for the page that it ends in the middle of."""
+        return self.tree.find(sequence.tokens, found.n_tokens // PAGE * PAGE)
+
+    def _find_saved(self, request: Request, found: Found) -> Arrival | None:
+        """What is on disk of a request's tokens, if it is more than is in memory and worth it."""
+        if self.saved.is_empty or not self.tree.keeps:
+            return None
+        tokens, begin = request.sequence.tokens, self._whole(request.sequence, found)
+        keys = self.saved.keys(tokens, request.n_reusable)
+        arrival = Arrival(request.sequence, keys, begin.n_tokens // PAGE, self.saved)
+        n_more = arrival.n_pages * PAGE - found.n_tokens
+        is_worth = self.saved.is_worth_reading(n_more, arrival.n_bytes, self.pace)
+        return arrival if n_more > 0 and is_worth else None
+
+    def _bring(self) -> None:
+        """Reads on what is on its way from disk."""
+        for request, arrival in list(self.arrivals.items()):
+            lacking = partial(arrival.lacking, self.bite_bytes)
+            if request not in self.arrivals or not self._make_room(request, lacking):
+                continue  # it gave way
+            if not arrival.read(self.bite_bytes):
+                self.arrivals.pop(request).give_up()
+            elif not arrival.todo:
+                self.arrivals.pop(request).settle()
+                self.tree.extend(request.sequence)
+                request.note_cached()
+
+    def _leave(self, request: Request) -> None:
+        """What a request has computed is kept; its pages can be taken from it."""
+        if arrival := self.arrivals.pop(request, None):
+            arrival.give_up()
+        self.tree.end(request.sequence)
 
     def _next(self) -> tuple[Request, Found] | None:
         """The waiting request whose turn it is, and what is known of its tokens."""
@@ -249,8 +304,8 @@ class Scheduler:
 
     def _divide(self) -> dict[Request, int]:
         """How many tokens each running request may have in the next step."""
-        given = dict.fromkeys(self.running, 1)
-        prompts = in_turn([r for r in self.running if r.sequence.n_pending > 1])
+        given = {request: 1 for request in self.running if request not in self.arrivals}
+        prompts = in_turn([request for request in given if request.sequence.n_pending > 1])
         if prompts:
             room = self.max_batch - (len(given) - len(prompts))
             if len(prompts) < len(given):
@@ -263,12 +318,12 @@ class Scheduler:
         """Has the last of those that run wait; its pages can be taken from it."""
         last = self.running.pop()
         self.waiting.appendleft(last)
-        self.tree.end(last.sequence)
+        self._leave(last)
         return last
 
-    def _make_room(self, request: Request, n_tokens: int) -> bool:
-        """Frees pages until `n_tokens` of a request's tokens fit; False when it has to wait."""
-        while (group := request.sequence.lacking(n_tokens)) is not None:
+    def _make_room(self, request: Request, lacking: Callable[[], int | None]) -> bool:
+        """Frees pages of the group that is lacking them; False when the request has to wait."""
+        while (group := lacking()) is not None:
             if not self.tree.evict(group) and self._suspend() is request:
                 return False
         return True

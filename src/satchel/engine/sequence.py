@@ -55,6 +55,10 @@ class Sequence:
         for pages in self.pages:
             pages.clear()
 
+    def page_ids(self) -> list[list[int]]:
+        """Of each group, the pages that are held."""
+        return [pages.ids for pages in self.pages]
+
     def check(self) -> None:
         """Asserts that the pages fit the tokens: none missing, none that no one needs."""
         for pages in self.pages:

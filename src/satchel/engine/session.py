@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Unpack, cast
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Unpack
 
-from satchel.base.errors import FileFormatError, OptionError
+from satchel.base.errors import OptionError
 from satchel.engine.ask import Message, Options, read_messages
 from satchel.engine.chat import ChatOptions, ChatPrompt
+from satchel.engine.conversation import (
+    saved_messages,
+    saved_pages,
+    write_messages,
+    write_pages,
+)
 from satchel.engine.speaker import Speaker
 from satchel.engine.stream import Completion, Stream
 
-VERSION = 1  # of a saved conversation
+if TYPE_CHECKING:
+    from satchel.files.page_files import PageFile
 
 
 class Session:
@@ -37,6 +43,8 @@ class Session:
         self.messages = self._opening()
         self._stream: weakref.ref[Stream] | None = None  # the last one; it ends when it is dropped
         self._turn = threading.Lock()  # held while an answer is being made
+        self._known: tuple[int, ...] = ()  # the tokens of the last prompt and its answer
+        self._pages: PageFile | None = None  # where a loaded conversation's pages are
 
     def send(self, content: str | Iterable[Message], **options: Unpack[ChatOptions]) -> Completion:
         """Says something, and waits for the answer; both become part of `messages`.
@@ -54,8 +62,7 @@ class Session:
         messages, said = self.messages, read_messages(content)
 
         def answered(stream: Stream) -> None:
-            self._turn.release()
-            finished = stream.stats and stream.stats.finish_reason != "cancelled"
+            finished = stream.stats and stream.stats.finish_reason in ("stop", "length")
             if not stream.error and (finished or stream.text):
                 messages.extend((*said, answer_message(stream)))
 
@@ -73,52 +80,42 @@ class Session:
         self, prompt: str | Sequence[int] | ChatPrompt, **options: Unpack[Options]
     ) -> Stream:
         """As `LLM.stream`, without computing again how the prompt begins, where it is cached."""
-
-        def ended(_: Stream) -> None:
-            self._turn.release()
-
-        return self._start(self._speaker.prompt(prompt), options, ended)
+        return self._start(self._speaker.prompt(prompt), options, lambda _: None)
 
     def reset(self) -> None:
         """Forgets the conversation, but not how to behave in it."""
         self.close()
         self.messages = self._opening()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the messages to a JSON file. Raises OptionError when that can't be written."""
-        content = {"version": VERSION, "messages": self.messages}
-        target = Path(path)
-        part = target.with_name(f"{target.name}.part")
-        try:
-            part.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-            part.replace(target)  # at once: what was there before is never half overwritten
-        except OSError as error:
-            raise OptionError(f"can't write {target}: {error.strerror}") from None
+    def save(self, path: str | os.PathLike[str], *, messages_only: bool = False) -> None:
+        """Writes the messages to a JSON file, and what was computed of them to one beside it.
+
+        Raises OptionError when the messages can't be written, or while an answer is being made.
+        """
+        with self._no_answer():
+            write_messages(path, self.messages)
+            if messages_only:
+                return
+            speaker = self._speaker
+            pages = speaker.driver.do(lambda: speaker.engine.upkeep.snapshot(self._known))
+            write_pages(path, speaker.model.fingerprint, pages)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Goes on with the messages of a file that `save` wrote.
+        """Goes on with the messages of a file that `save` wrote, without computing them again.
 
-        Raises OptionError when it can't be read, FileFormatError when it is something else.
+        Raises OptionError when it can't be read, FileFormatError when it is something else. Where
+        what was computed is damaged or another model's, a line in the log says so.
         """
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise OptionError(f"can't read {path}: {error.strerror}") from None
-        except (ValueError, RecursionError):
-            content = None
-        saved = cast("dict[str, Any]", content if isinstance(content, dict) else {})
-        messages = saved.get("messages")
-        if not isinstance(messages, list):
-            raise FileFormatError(f"{path} is not a saved conversation")
-        if saved.get("version") != VERSION:
-            raise FileFormatError(f"{path} was saved by another version of Satchel")
-        try:
-            self.messages = read_messages(messages) if messages else []
-        except OptionError as error:
-            raise FileFormatError(f"{path}: {error}") from None
+        with self._no_answer():
+            self.messages = saved_messages(path)
+            self.close()
+            if pages := saved_pages(path, self._speaker.model.fingerprint):
+                self._pages = pages
+                self._speaker.engine.saved.add(pages)
 
     def close(self) -> None:
         """Ends the answer that is being made, if there is one; the messages stay."""
+        self._forget_pages()
         stream = self._stream and self._stream()
         if stream:
             stream.close()
@@ -129,6 +126,14 @@ class Session:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
+    def _forget_pages(self) -> None:
+        if self._pages:
+            self._speaker.engine.saved.remove(self._pages)
+            self._pages = None
+
+    def __del__(self) -> None:
+        self._forget_pages()
+
     def _opening(self) -> list[Message]:
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
@@ -138,15 +143,34 @@ class Session:
         options: Mapping[str, Any],
         on_end: Callable[[Stream], None],
     ) -> Stream:
-        if not self._turn.acquire(blocking=False):
-            raise OptionError("this session is still answering; read or close its stream first")
+        tokens = prompt.tokens if isinstance(prompt, ChatPrompt) else prompt
+
+        def ended(stream: Stream) -> None:
+            self._known = (*tokens, *stream.tokens)
+            self._turn.release()
+            on_end(stream)
+
+        self._take_turn()
         try:
-            stream = self._speaker.answer(prompt, options, on_end)
+            stream = self._speaker.answer(prompt, options, ended)
         except BaseException:
             self._turn.release()
             raise
         self._stream = weakref.ref(stream)
         return stream
+
+    @contextmanager
+    def _no_answer(self) -> Generator[None]:
+        """Sees to it that none is being made, nor begun."""
+        self._take_turn()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _take_turn(self) -> None:
+        if not self._turn.acquire(blocking=False):
+            raise OptionError("this session is still answering; read or close its stream first")
 
 
 def answer_message(answer: Stream | Completion) -> Message:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from satchel.files.page_files import PageFolder
     from satchel.runtime.batch import Model
 
 
@@ -46,17 +47,18 @@ class Speaker:
         tokenizer: Tokenizer,
         template: str | None,
         name: str,
+        folder: PageFolder | None = None,
         *,
         prefix_cache: bool = True,
     ) -> None:
-        """`template` is the text of the chat template, None when the model has none. For
-        `prefix_cache` see Engine.
+        """`template` is the text of the chat template, None when the model has none. For `folder`
+        and `prefix_cache` see Engine.
         """
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
         self.name = name
-        self.engine = Engine(model, prefix_cache=prefix_cache)
+        self.engine = Engine(model, folder, prefix_cache=prefix_cache)
         self.driver = Driver(self.engine)
         self.guides = Guides(tokenizer, model.vocab_size)
 

@@ -1,4 +1,6 @@
-"""What Satchel derives from models and keeps: compiled kernels, packed weights. Safe to delete."""
+"""What Satchel derives from models and keeps: compiled kernels, packed weights, saved pages of
+conversations. Safe to delete.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from pathlib import Path
 from satchel.base.errors import CacheError
 from satchel.base.options import options
 
-DERIVED = ("objects", "packed")  # folders of the cache directory; `models` is not derived
+DERIVED = ("objects", "packed", "kv")  # folders of the cache directory; `models` is not derived
+
+_KV_BYTES = 1 << 30
+_KV_SHARE = 10  # of the disk's free bytes, one in so many
 
 
 def cache_sizes() -> dict[str, int]:
@@ -32,6 +37,22 @@ def clear_caches() -> int:
             raise CacheError(f"{root / name} can't be deleted: {error.strerror}") from None
         freed += size
     return freed
+
+
+def kv_folder() -> Path:
+    """Where the pages of conversations are saved."""
+    return options().cache_dir / "kv"
+
+
+def default_kv_bytes() -> int:
+    """What saved pages may take unless the user says otherwise: 1 GiB, or a tenth of what is free
+    on the disk and what they take already, if that is less.
+    """
+    folder = kv_folder()
+    there = next((one for one in (folder, *folder.parents) if one.is_dir()), None)
+    if there is None:
+        return 0
+    return min(_KV_BYTES, (shutil.disk_usage(there).free + bytes_below(folder)) // _KV_SHARE)
 
 
 def bytes_below(folder: Path) -> int:
