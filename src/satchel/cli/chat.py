@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import satchel
 from satchel.base import log
 from satchel.base.errors import OptionError, SatchelError
-from satchel.base.options import options
-from satchel.cli.flags import answer_options
+from satchel.base.options import data_dir, options
+from satchel.cli.flags import answer_options, cache_options
 from satchel.cli.output import timings, write_stream
 
 if TYPE_CHECKING:
@@ -28,27 +29,80 @@ HELP = """/help         this list
 A line that ends in a backslash goes on in the next one; a message in triple quotes has many lines.
 Ctrl-C stops an answer."""
 QUOTES = '"""'
+NAME = re.compile(r"[\w][\w.-]{0,99}", re.ASCII)
 
 
 def chat(args: argparse.Namespace) -> int:
     """Talks until /exit or the end of the input; 1 when input that was no person's had errors."""
     answering = answer_options(args)
     with (
-        satchel.load(args.model, context=args.ctx_size, threads=args.threads, parallel=1) as llm,
+        satchel.load(
+            args.model,
+            context=args.ctx_size,
+            threads=args.threads,
+            parallel=1,
+            **cache_options(args),
+        ) as llm,
         llm.session(system=args.system_prompt) as session,
     ):
         reader = Reader()
         if reader.is_person:
             log.note(f"{llm.name}: say something, or /help")
-        failed = Talk(session, answering, quiet=args.quiet).run(reader)
+        kept = Kept(session, args.session, args.system_prompt) if args.session else None
+        failed = Talk(session, answering, quiet=args.quiet, kept=kept).run(reader)
+        if kept:
+            kept.close()
     return 1 if failed and not reader.is_person else 0
+
+
+class Kept:
+    """A conversation that has a name, and goes on whenever it is called."""
+
+    def __init__(self, session: Session, name: str, system: str | None) -> None:
+        """Goes on where it was, if it was before. Raises OptionError and FileFormatError."""
+        if not NAME.fullmatch(name):
+            raise OptionError(
+                f"--session {name}: a name has letters, digits, '.', '_' and '-' only, and begins "
+                "with a letter or digit"
+            )
+        folder = data_dir() / "sessions"
+        self.session, self.path = session, folder / f"{name}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise OptionError(f"can't write to {folder}: {error.strerror}") from None
+        if not self.path.exists():
+            return
+        session.load(self.path)
+        begun = next((m["content"] for m in session.messages if m["role"] == "system"), None)
+        if system is not None and session.messages and system != begun:
+            raise OptionError(
+                f"--system-prompt: the conversation {name} has begun with another; "
+                "choose another name for --session"
+            )
+        log.note(f"{name} goes on: {len(session.messages)} messages until now")
+
+    def note(self) -> None:
+        """Writes the messages: a process that is killed loses none."""
+        self.session.save(self.path, messages_only=True)
+
+    def close(self) -> None:
+        """Writes what was computed, too."""
+        self.session.save(self.path)
 
 
 class Talk:
     """The loop of a conversation."""
 
-    def __init__(self, session: Session, answering: dict[str, Any], *, quiet: bool) -> None:
-        self.session, self.answering, self.quiet = session, answering, quiet
+    def __init__(
+        self,
+        session: Session,
+        answering: dict[str, Any],
+        *,
+        quiet: bool,
+        kept: Kept | None = None,
+    ) -> None:
+        self.session, self.answering, self.quiet, self.kept = session, answering, quiet, kept
         self.stats: Stats | None = None
         self.commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: log.note(HELP),
@@ -96,6 +150,8 @@ class Talk:
                 stream.close()
                 print(flush=True)
         self.stats = stream.stats
+        if self.kept:
+            self.kept.note()
         if self.stats and not self.quiet:
             log.note(timings(self.stats))
 

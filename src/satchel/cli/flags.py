@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from satchel.base.errors import OptionError
@@ -161,6 +161,14 @@ CONTEXT = Flag(
     ("-c", "--ctx-size"), "tokens of prompt and answer; 0: the model's own", whole(0), None
 )
 THREADS = Flag(("-t", "--threads"), "worker threads (default: the machine's fast cores)", count)
+_TYPES = f"in the KV cache: {', '.join(CACHE_TYPES)}"
+CACHE = (
+    Flag(("-ctk", "--cache-type-k"), f"type of keys {_TYPES}", cache_type, F16, metavar="TYPE"),
+    Flag(("-ctv", "--cache-type-v"), f"type of values {_TYPES}", cache_type, F16, metavar="TYPE"),
+)
+FORCE = Flag(
+    ("--force-cache-type",), "take cache types that are known to lose much, too", switch, False
+)
 JSON = Flag(("--json",), "print JSON", switch, False)
 PROMPT = Flag(("-p", "--prompt"), "the prompt", metavar="TEXT")
 FILE = Flag(("-f", "--file"), "read the prompt from this file", metavar="PATH")
@@ -245,12 +253,13 @@ class Command:
     words: str  # its positional arguments, as shown
     function: str
     notes: str = ""
+    kinds: tuple[str, ...] = ()  # its first positional argument is one of these, if there are any
 
 
 COMMANDS = {
     "run": Command(
         "answer one prompt",
-        (MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, *ANSWER),
+        (MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, *CACHE, FORCE, *ANSWER),
         "MODEL [PROMPT]",
         "run:run",
         "The prompt may also come from stdin.",
@@ -271,7 +280,7 @@ COMMANDS = {
     "serve": Command(
         "serve models over HTTP, to clients of OpenAI's and Ollama's protocols",
         (
-            MODEL, CONTEXT, THREADS,
+            MODEL, CONTEXT, THREADS, *CACHE, FORCE,
             Flag(("--host",), "address to listen on", default="127.0.0.1", metavar="HOST"),
             Flag(("--port",), "port to listen on; 0: any free one", whole(0, 65535), 8080),
             Flag(("--api-key",), "let in only who knows this key; better in its variable",
@@ -288,6 +297,8 @@ COMMANDS = {
                  duration, 300, metavar="TIME"),
             Flag(("--pooling",), "how embeddings are made of a text: mean or last",
                  one_of("mean", "last"), "mean", metavar="HOW"),
+            Flag(("--disk-cache",), "disk space for what was computed of conversations; 0: none "
+                 "(default 1G, or a tenth of what is free)", n_bytes, metavar="SIZE"),
             Flag(("--grace",), "seconds that answers get to finish at shutdown", whole(1), 10),
             Flag(("--log-json",), "log JSON lines", switch, False),
         ),
@@ -296,9 +307,10 @@ COMMANDS = {
         "Models are loaded when asked for; the first named is the default.",
     ),
     "show": Command(
-        "what a model is, and the memory it needs", (MODEL, CONTEXT, JSON), "MODEL", "show:show"
-            Flag(("--disk-cache",), "disk space for what was computed of conversations; 0: none "
-                 "(default 1G, or a tenth of what is free)", n_bytes, metavar="SIZE"),
+        "what a model is, and the memory it needs",
+        (MODEL, CONTEXT, *CACHE, JSON),
+        "MODEL",
+        "show:show",
     ),
     "pull": Command("fetch a model", (MODEL,), "MODEL", "models:pull"),
     "list": Command("the models that are here", (JSON,), "", "models:list_models"),
@@ -318,6 +330,7 @@ COMMANDS = {
             Flag(("--save",), "keep the results under this name", metavar="NAME"),
             Flag(("--compare",), "exit code 1 if slower than these", metavar="NAME"),
             THREADS,
+            *CACHE,
             JSON,
         ),
         "[MODEL]",
@@ -331,6 +344,22 @@ COMMANDS = {
         "[MODEL]",
         "tune:tune",
         "Without a model, random weights are made and deleted. It is used wherever -t is not.",
+    ),
+    "measure": Command(
+        "what types for the KV cache cost a model's answers",
+        (
+            MODEL,
+            Flag(("-f", "--file"), "text to measure on (default: some of Python's documentation)",
+                 metavar="PATH"),
+            Flag(("-n", "--tokens"), "tokens of it to take", whole(2), 2048),
+            *(replace(flag, default=None, help=f"{flag.help}; default: many pairs")
+              for flag in CACHE),
+            CONTEXT, THREADS, JSON,
+        ),
+        "kv MODEL",
+        "measure:measure",
+        "The figures are kept, and say which types are refused for this file.",
+        kinds=("kv",),
     ),
     "explain": Command(
         "a layer on its way from graph to machine code",
@@ -355,6 +384,15 @@ def unknown_variables() -> list[str]:
     known = {name for flag in flags for name in flag.variables}
     known |= {"CACHE", "DATA", "TARGET", "OFFLINE", "LOG", "PACKED_LIMIT"}
     return [PREFIX + name for name in variables() if name not in known]
+
+
+def cache_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags of CACHE and FORCE as options of satchel.load."""
+    return {
+        "cache_type_k": args.cache_type_k,
+        "cache_type_v": args.cache_type_v,
+        "force_cache_type": args.force_cache_type,
+    }
 
 
 def answer_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from functools import partial
 
 import satchel
 from satchel.base.errors import UnsupportedError
+from satchel.cli.flags import cache_options
 from satchel.cli.tune import first_use
+from satchel.files.caches import default_kv_bytes
 from satchel.files.store import resolve
 
 
@@ -37,7 +39,12 @@ def serve(args: argparse.Namespace) -> int:
         grace_s=args.grace,
     )
     load = partial(
-        satchel.load, context=args.ctx_size, threads=args.threads, parallel=args.parallel
+        satchel.load,
+        context=args.ctx_size,
+        threads=args.threads,
+        parallel=args.parallel,
+        **cache_options(args),
+        disk_cache=default_kv_bytes() if args.disk_cache is None else args.disk_cache,
     )
     if args.models and args.threads is None:
         path = resolve(args.models[0])
