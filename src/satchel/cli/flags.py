@@ -169,6 +169,9 @@ CACHE = (
 FORCE = Flag(
     ("--force-cache-type",), "take cache types that are known to lose much, too", switch, False
 )
+NO_PREFIX = Flag(
+    ("--no-prefix-cache",), "keep nothing for prompts that begin alike", switch, False
+)
 JSON = Flag(("--json",), "print JSON", switch, False)
 PROMPT = Flag(("-p", "--prompt"), "the prompt", metavar="TEXT")
 FILE = Flag(("-f", "--file"), "read the prompt from this file", metavar="PATH")
@@ -259,7 +262,10 @@ class Command:
 COMMANDS = {
     "run": Command(
         "answer one prompt",
-        (MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, *CACHE, FORCE, *ANSWER),
+        (
+            MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX,
+            *ANSWER,
+        ),
         "MODEL [PROMPT]",
         "run:run",
         "The prompt may also come from stdin.",
@@ -271,7 +277,7 @@ COMMANDS = {
             SYSTEM,
             Flag(("--session",), "go on with the conversation of this name, kept between calls",
                  metavar="NAME"),
-            QUIET, CONTEXT, THREADS, *CACHE, FORCE, *ANSWER,
+            QUIET, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX, *ANSWER,
         ),
         "MODEL",
         "chat:chat",
@@ -280,7 +286,7 @@ COMMANDS = {
     "serve": Command(
         "serve models over HTTP, to clients of OpenAI's and Ollama's protocols",
         (
-            MODEL, CONTEXT, THREADS, *CACHE, FORCE,
+            MODEL, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX,
             Flag(("--host",), "address to listen on", default="127.0.0.1", metavar="HOST"),
             Flag(("--port",), "port to listen on; 0: any free one", whole(0, 65535), 8080),
             Flag(("--api-key",), "let in only who knows this key; better in its variable",
@@ -387,11 +393,12 @@ def unknown_variables() -> list[str]:
 
 
 def cache_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of CACHE and FORCE as options of satchel.load."""
+    """The flags of CACHE, FORCE and NO_PREFIX as options of satchel.load."""
     return {
         "cache_type_k": args.cache_type_k,
         "cache_type_v": args.cache_type_v,
         "force_cache_type": args.force_cache_type,
+        "prefix_cache": not args.no_prefix_cache,
     }
 
 
