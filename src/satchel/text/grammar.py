@@ -97,6 +97,8 @@ def _from_grammar(value: Any) -> str:
     text = _text("grammar", value, MAX_GRAMMAR)
     if IS_GBNF.search(text):
         text = to_lark(text)
+    if "%json" in text:
+        raise OptionError("grammar: '%json' is not supported; use json_schema")
     if text.count("\n") > MAX_LINES:
         raise OptionError(f"grammar: it has more than {MAX_LINES} lines")
     return matcher().grammar_from_lark(text)

@@ -1,0 +1,152 @@
+"""JSON schemas: each keyword is kept, or refused by its name and place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.engine.schemas import Schema, schemas
+
+from satchel.base.errors import OptionError
+from satchel.text.grammar import Grammar, explain, matcher, read_grammar
+from satchel.text.schema import MAX_REFERENCES, read_schema
+
+REFUSED: list[tuple[str, Any]] = [
+    ("not", {}),
+    ("if", {"type": "string"}),
+    ("then", {}),
+    ("else", {}),
+    ("uniqueItems", True),
+    ("contains", {"type": "string"}),
+    ("minContains", 1),
+    ("maxContains", 1),
+    ("propertyNames", {"pattern": "^a"}),
+    ("dependentRequired", {"a": ["b"]}),
+    ("dependentSchemas", {"a": {}}),
+    ("dependencies", {"a": ["b"]}),
+    ("unevaluatedProperties", False),
+    ("unevaluatedItems", False),
+    ("$dynamicRef", "#a"),
+    ("$recursiveRef", "#"),
+    ("nullable", True),
+    ("maxlength", 3),
+    ("minProperties", 2),
+    ("multipleOf", 0),
+    ("multipleOf", -2),
+    ("multipleOf", 10**9),
+    ("enum", ["a", "b\x01"]),
+    ("const", {"\x7f": 1}),
+]
+BROKEN: list[tuple[Any, str]] = [
+    ({"$ref": "https://example.org/schema"}, "https://example.org/schema"),
+    ({"$ref": "#/$defs/none"}, r"\$defs/none"),
+    ({"$schema": "https://example.org/draft"}, "https://example.org/draft"),
+    ({"type": "strin"}, "Invalid type: strin"),
+    ({"type": 3}, "type must be"),
+    ({"enum": 3}, "enum must be"),
+    ({"required": "a"}, "'required'"),
+    ({"properties": [1]}, "properties must be"),
+    ({"type": "string", "format": "frob"}, "Unknown format: frob"),
+    ({"type": "string", "pattern": "(?!a)b"}, "look-around"),
+    ({"type": "string", "pattern": "("}, "unclosed group"),
+    ({"type": "string", "minLength": -1}, "'minLength'"),
+    ({"type": "string", "minLength": 3, "maxLength": 1}, "minLength"),
+    ({"minimum": 3, "maximum": 1, "type": "integer"}, "minimum"),
+    ({"minItems": 3, "maxItems": 1, "type": "array"}, "minItems"),
+    ({"oneOf": [{"type": "string"}, {"maxLength": 3}]}, "oneOf"),
+    ({"anyOf": []}, "anyOf"),
+    ({"allOf": [{"type": "string"}, {"type": "null"}]}, "Unsatisfiable"),
+    ({"type": "string", "x-guidance": {"lenient": True}, "format": "frob"}, "Unknown format"),
+]
+
+
+def refusal(schema: Any) -> str:
+    """What is said of a schema in the end, "" for nothing."""
+    try:
+        grammar = read_grammar({"json_schema": schema})
+    except OptionError as error:
+        return str(error)
+    assert grammar
+    is_bad, notes = matcher().validate_grammar_with_warnings(grammar.text)
+    assert is_bad or not notes
+    return str(explain(Grammar("json_schema", ""), notes[0])) if notes else ""
+
+
+@pytest.mark.parametrize(("keyword", "value"), REFUSED, ids=lambda v: str(v)[:20])
+@pytest.mark.parametrize("place", ["#", "#/properties/a", "#/anyOf/1/items", "#/$defs/x~1y"])
+def test_a_keyword_that_can_not_be_kept_is_named_with_its_place(
+    keyword: str, value: Any, place: str
+) -> None:
+    schema: Any = {keyword: value}
+    for step in reversed(place.split("/")[1:]):
+        if step in ("properties", "$defs", "items"):
+            schema = {step: schema}
+        elif step == "1":
+            schema = [{}, schema]
+        else:
+            schema = {step.replace("~1", "/"): schema}
+    with pytest.raises(OptionError) as caught:
+        read_schema(schema)
+    assert str(caught.value).startswith(f"json_schema: '{keyword}'")
+    assert f" at {place} " in str(caught.value)
+
+
+@pytest.mark.parametrize(("schema", "message"), BROKEN, ids=lambda v: str(v)[:40])
+def test_what_is_broken_is_refused_with_what_is_wrong(schema: Any, message: str) -> None:
+    said = refusal(schema)
+    assert said.startswith("json_schema: ")
+    assert message.replace("\\", "") in said
+    assert "\n" not in said
+
+
+@settings(max_examples=30)
+@given(schemas())
+def test_what_can_be_kept_is_not_refused(schema: Schema) -> None:
+    assert read_schema(schema) == schema
+    assert read_schema(json.dumps(schema)) == schema
+
+
+@pytest.mark.parametrize("given", [True, "true", " true\n"])
+def test_true_means_any_json(given: Any) -> None:
+    assert read_schema(given) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("{", "it is not JSON"),
+        ("[]", "is no schema"),
+        ("null", "is no schema"),
+        (False, "is no schema"),
+        (3, "is no schema"),
+        ({"const": float("nan")}, "can't be written as JSON"),
+        ({"const": {1, 2}}, "can't be written as JSON"),
+        ({"title": "x" * 300_000}, "more than"),
+        ('{"items":' * 3000 + "{}" + "}" * 3000, "nested too deeply"),
+        ({"prefixItems": [{"$ref": "#"}] * (MAX_REFERENCES + 1)}, r"more than 500 of '\$ref'"),
+    ],
+)
+def test_what_is_no_schema_at_all_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
+        read_schema(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_and_values_are_no_keywords() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"not": {"const": {"if": 1}}, "then": {"enum": ["else"]}},
+        "default": {"not": 1},
+        "x-anything": {"uniqueItems": 1},
+    }
+    assert read_schema(schema) == schema
+    assert refusal(schema) == ""
+
+
+def test_a_least_number_of_properties_is_kept_where_their_names_are_known() -> None:
+    assert read_schema({"minProperties": 1})
+    assert read_schema({"minProperties": 2, "required": ["a", "b"]})
+    with pytest.raises(OptionError, match="'minProperties' of 2"):
+        read_schema({"minProperties": 2, "required": ["a", "a"]})
