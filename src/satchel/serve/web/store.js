@@ -127,7 +127,8 @@ function lastSettings() {
 /** What a chat is called: by its first question, unless it was given a name. */
 function titleOf(chat) {
   const first = chat.messages.find((said) => said.role === "user")?.content ?? "";
-  return chat.title || first.trim().replace(/\s+/g, " ").slice(0, 80) || "New chat";
+  const line = first.trim().replace(/\s+/g, " ");
+  return chat.title || (line.length > 60 ? `${line.slice(0, 60).trim()}…` : line) || "New chat";
 }
 
 function asJson(chat) {
