@@ -174,6 +174,10 @@ class PrefixTree:
             child.live[sequence] = None
             self.at[sequence] = node = child
 
+    def mark(self, sequence: Sequence) -> None:
+        """Others may begin where a sequence is now: what is seen from here is worth keeping."""
+        self._touch(self.at[sequence], sequence.n_cached)
+
     def end(self, sequence: Sequence) -> None:
         """Keeps what a sequence has computed, and takes its pages from it."""
         self.extend(sequence)

@@ -129,6 +129,8 @@ class Scheduler:
             request.sequence.advance(share.n_tokens)
             self.tree.extend(request.sequence)
             request.sequence.slide()
+            if not request.n_generated and answer:
+                self.tree.mark(request.sequence)  # another answer to the prompt begins here
             if isinstance(answer, Exception):
                 deltas.append(Delta(request, error=answer))
             elif delta := request.accept(answer):

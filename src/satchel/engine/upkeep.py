@@ -101,8 +101,11 @@ class Upkeep:
 
         n_pages, found = self.saved.reach(len(keys), 0, has), list[tuple[bytes, int, bytes]]()
         for group in range(len(self.tree.pools)):
-            for place in range(self.saved.first(group, n_pages), n_pages):
+            first = self.saved.first(group, n_pages)
+            for place in range(n_pages):
                 page = in_memory(place, group)
+                if place < first and (page == NO_PAGE or not path[place].used[group]):
+                    continue  # no one will go on from where it is seen
                 content = (
                     self.saved.read(keys[place], group)
                     if page == NO_PAGE
