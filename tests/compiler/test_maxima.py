@@ -1,4 +1,4 @@
-"""A plan's last step: the maxima of the logits that the same run gave."""
+"""A plan's last steps: the maxima of the logits that the same run gave, and the greatest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.measure.tiny import write_tiny as write_wider
 
 from satchel.compiler.model import CompiledModel, load_model
 from satchel.files.checkpoint import open_checkpoint
-from satchel.runtime.batch import STRIP
+from satchel.runtime.batch import RANKED, STRIP
 
 
 def check(model: CompiledModel, tokens: list[int]) -> None:
@@ -24,6 +24,12 @@ def check(model: CompiledModel, tokens: list[int]) -> None:
         assert logits.shape == (n, model.vocab_size)
         np.testing.assert_array_equal(model.maxima[:n], want)
         assert np.isfinite(want).all()
+        ranked, greatest = (array[:n] for array in model.ranked)
+        if want.shape[1] < RANKED:
+            assert (ranked[:, 0] == -1).all()
+        else:
+            np.testing.assert_array_equal(ranked, np.argsort(-logits, kind="stable")[:, :RANKED])
+            np.testing.assert_array_equal(greatest, np.take_along_axis(logits, ranked, axis=1))
 
 
 @pytest.mark.parametrize("case", ["llama", "gemma3"])
@@ -38,3 +44,9 @@ def test_several_strips(tmp_path: Path) -> None:
     with load_model(file, context=64, threads=2, cache=tmp_path) as model:
         assert model.vocab_size > STRIP
         check(model, list(range(9)))
+
+
+def test_the_ranks_of_a_real_model(smollm2: Path) -> None:
+    with load_model(open_checkpoint(smollm2), context=64, threads=2) as model:
+        check(model, [1, 2, 3, 4, 5])
+        assert model.ranked[0][0, 0] >= 0

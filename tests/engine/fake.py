@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from satchel.runtime.batch import MAX_WANTED, NO_PAGE, PAGE, STRIP, Batch, CacheGroup
+from satchel.runtime.batch import MAX_WANTED, NO_PAGE, PAGE, RANKED, STRIP, Batch, CacheGroup
 
 EMPTY = -1
 STATE_DIM = 8
@@ -44,6 +44,7 @@ class FakeModel:
         self.batches: list[Batch] = []
         self.error: Exception | None = None  # raised by the next run
         self.maxima = np.empty((0, 0), np.float32)
+        self.ranked = ranks_of(np.empty((0, vocab_size), np.float32))
         self.states = np.empty((0, STATE_DIM), np.float32)
         self.n_copies = 0
         self.closed = False
@@ -63,6 +64,7 @@ class FakeModel:
         logits = np.array(rows, dtype=np.float32).reshape(-1, self.vocab_size)
         starts = range(0, self.vocab_size, STRIP)
         self.maxima = np.maximum.reduceat(logits, starts, axis=1)
+        self.ranked = ranks_of(logits)
         embedded = () if batch.embedded is None else batch.embedded
         states = [self.row(self.seen(batch, index))[:STATE_DIM] for index in embedded]
         self.states = np.array(states, np.float32).reshape(-1, STATE_DIM)
@@ -125,6 +127,17 @@ class FakeModel:
 
     def close(self) -> None:
         self.closed = True
+
+
+def ranks_of(
+    logits: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """What `Model.ranked` is for rows of logits."""
+    ranked = np.full((len(logits), RANKED), -1, np.int32)
+    if logits.shape[1] >= RANKED:
+        ranked[:] = np.argsort(-logits, axis=1, kind="stable")[:, :RANKED]
+        ranked[~np.isfinite(logits.max(axis=1, initial=-np.inf)), 0] = -1
+    return ranked, np.take_along_axis(logits, ranked, axis=1)
 
 
 class Letters:

@@ -206,7 +206,7 @@ class Writer:
         tokens: list[int] = []
         while len(tokens) < most:
             row = self.rows[(seed + len(tokens)) % self.N_ROWS]
-            tokens.append(sampler.pick(row + self.ends * (4 + len(tokens) / 25), tokens))
+            tokens.append(sampler.choose(row + self.ends * (4 + len(tokens) / 25), tokens))
             tokens += sampler.forced()
             if sampler.is_done or tokens[-1] in self.tokenizer.stop_ids:
                 stops = self.tokenizer.stop_ids

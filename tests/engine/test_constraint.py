@@ -74,7 +74,7 @@ def test_only_what_is_allowed_is_chosen(ids: set[int], temperature: float, top_k
     row = np.random.default_rng(0).normal(size=VOCAB).astype(np.float32)
     params = SamplingParams(temperature=temperature, top_k=top_k, seed=1)
     script = Script(ids)
-    token = Sampler(params, VOCAB, script).pick(row, [])
+    token = Sampler(params, VOCAB, script).choose(row, [])
     assert script.accepted == [token]
     if not temperature or top_k == 1:
         assert token == max(ids, key=lambda i: row[i])
@@ -104,7 +104,7 @@ def test_an_answer_ends_when_its_constraint_is_done() -> None:
 def test_a_constraint_that_allows_what_the_bias_bans() -> None:
     params = SamplingParams(logit_bias={7: -math.inf})
     with pytest.raises(OptionError, match=r"^logit_bias with constraint: it bans every token"):
-        Sampler(params, VOCAB, Script([7])).pick(np.zeros(VOCAB, np.float32), [])
+        Sampler(params, VOCAB, Script([7])).choose(np.zeros(VOCAB, np.float32), [])
 
 
 def test_processors_change_logits_or_give_others() -> None:
@@ -119,8 +119,8 @@ def test_processors_change_logits_or_give_others() -> None:
 
     row = np.array([3, 2, 1, 0], np.float32)
     before = row.copy()
-    assert Sampler(SamplingParams(0, processors=[ban_first]), 4).pick(row, [1, 2]) == 1
-    assert Sampler(SamplingParams(0, processors=[turned]), 4).pick(row, []) == 3
+    assert Sampler(SamplingParams(0, processors=[ban_first]), 4).choose(row, [1, 2]) == 1
+    assert Sampler(SamplingParams(0, processors=[turned]), 4).choose(row, []) == 3
     assert seen == [(1, 2)]
     np.testing.assert_array_equal(row, before)
 

@@ -80,7 +80,7 @@ def test_mirostat_learns_as_llama_cpp_does(case: dict[str, Any]) -> None:
         assert chances == pytest.approx(list(kept.values()), rel=2e-5)
         drawn: Any = Always(left.ids.tolist(), chances, step["selected"])
         sampler.random = drawn
-        assert sampler.pick(row, []) == step["selected"]
+        assert sampler.choose(row, []) == step["selected"]
 
 
 @given(
@@ -101,7 +101,7 @@ def test_mirostat_learns_as_llama_cpp_does(case: dict[str, Any]) -> None:
 def test_some_token_that_is_possible_is_always_left(row: Row, params: dict[str, Any]) -> None:
     row[0] = max(row[0], 0)
     for seed in (1, 2):
-        token = Sampler(SamplingParams(**params, seed=seed), len(row)).pick(row, [])
+        token = Sampler(SamplingParams(**params, seed=seed), len(row)).choose(row, [])
         assert row[token] > -math.inf
 
 
@@ -114,22 +114,22 @@ def test_mirostat_chooses_what_is_possible(row: Row, eta: float, tau: float) -> 
     params = SamplingParams(mirostat=2, mirostat_eta=eta, mirostat_tau=tau, seed=3)
     sampler = Sampler(params, len(row))
     for _ in range(5):
-        assert 0 <= sampler.pick(row, []) < len(row)
+        assert 0 <= sampler.choose(row, []) < len(row)
         assert math.isfinite(sampler.mu)
 
 
 def test_greedy_takes_the_likeliest_that_a_filter_leaves() -> None:
     row = np.array([0, 3, 2.5, -4], np.float32)
-    assert Sampler(SamplingParams(temperature=0), 4).pick(row, []) == 1
+    assert Sampler(SamplingParams(temperature=0), 4).choose(row, []) == 1
     often = SamplingParams(temperature=0, xtc_probability=1, min_p=0, top_p=1)
-    assert Sampler(often, 4).pick(row, []) == 2
+    assert Sampler(often, 4).choose(row, []) == 2
 
 
 def test_xtc_comes_as_often_as_it_is_asked_to() -> None:
     row = np.array([3, 2.9, -9], np.float32)
     params = SamplingParams(temperature=0, xtc_probability=0.3, seed=1)
     sampler = Sampler(params, 3)
-    taken = [sampler.pick(row, []) for _ in range(2000)]
+    taken = [sampler.choose(row, []) for _ in range(2000)]
     assert taken.count(1) / 2000 == pytest.approx(0.3, abs=0.04)
 
 
@@ -173,8 +173,8 @@ def test_repetitions_are_those_of_a_plain_reading(
 def test_a_penalty_beyond_all_numbers_bans_nothing() -> None:
     params = SamplingParams(dry_multiplier=1e300, dry_base=1e6, temperature=0)
     sampler = Sampler(params, 3, piece=letter)
-    assert sampler.pick(np.array([0, 9, 1], np.float32), [1] * 60) == 2
-    assert sampler.pick(np.array([0], np.float32), [0] * 60) == 0
+    assert sampler.choose(np.array([0, 9, 1], np.float32), [1] * 60) == 2
+    assert sampler.choose(np.array([0], np.float32), [0] * 60) == 0
 
 
 def test_dry_takes_what_goes_on_with_a_repetition_down() -> None:
@@ -182,7 +182,7 @@ def test_dry_takes_what_goes_on_with_a_repetition_down() -> None:
     history = [3, 2, 1, 0, 3, 2]  # 1 would go on with 3, 2
     for multiplier, token in ((0.0, 1), (0.5, 1), (2.0, 2)):
         params = SamplingParams(dry_multiplier=multiplier, temperature=0)
-        assert Sampler(params, 4, piece=letter).pick(row, history) == token
+        assert Sampler(params, 4, piece=letter).choose(row, history) == token
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.engine.fake import ranks_of
 
 from satchel.base.errors import FileFormatError, OptionError
 from satchel.engine.filters import ENOUGH, Candidates, top_p
 from satchel.engine.params import SamplingParams
-from satchel.engine.rows import largest, strip_maxima
+from satchel.engine.rows import Logits, largest, strip_maxima
 from satchel.engine.sampler import Sampler, draw
 from satchel.runtime.batch import STRIP
 
@@ -87,13 +88,13 @@ def test_chooses_among_what_a_plain_reading_leaves(
     assert sorted(ids) == sorted(left)
     if params.top_p < 1 or sampler.is_ranked:
         assert list(ids) == left
-    assert sampler.pick(row, history) in left
+    assert sampler.choose(row, history) in left
 
 
 @given(ROWS)
 def test_greedy_is_the_lowest_of_the_highest(row: Row) -> None:
     sampler = Sampler(SamplingParams(temperature=0), len(row))
-    assert sampler.pick(row, []) == min(range(len(row)), key=lambda i: (-row[i], i))
+    assert sampler.choose(row, []) == min(range(len(row)), key=lambda i: (-row[i], i))
 
 
 def test_nothing_to_bias_copies_nothing() -> None:
@@ -141,14 +142,37 @@ def test_maxima_tell_where_to_look(temperature: float) -> None:
     hidden = row.copy()
     hidden[400] = 90
     sampler = Sampler(SamplingParams(temperature=temperature, top_k=2, seed=1), 500)
-    assert sampler.pick(hidden, [], strip_maxima(row)) in (130, 140)
+    assert sampler.choose(hidden, [], strip_maxima(row)) in (130, 140)
+
+
+@given(st.integers(0, 2**32), SAMPLING, st.sampled_from([-1.0, 0.0, 0.7]), st.booleans())
+def test_ranks_that_are_known_change_nothing(
+    seed: int, params: SamplingParams, temperature: float, coarse: bool
+) -> None:
+    params = dataclasses.replace(params, temperature=temperature)
+    rows = np.random.default_rng(seed).normal(size=(4, 300)).astype(np.float32) * 3
+    rows = np.round(rows) if coarse else rows
+    rows[3, 7] = rows[2].max() + 1
+    plain, quick = Sampler(params, 300), Sampler(params, 300)
+    found = Logits(rows, np.array([strip_maxima(row) for row in rows]), ranks_of(rows))
+    for place, row in enumerate(rows):
+        assert quick.pick(found, place, [7, 8]) == plain.choose(row, [7, 8])
+        found.ranked[0][place, 0] = -1  # they are not known after all
+        assert quick.pick(found, place, [7, 8]) == plain.choose(row, [7, 8])
+
+
+def test_known_ranks_spare_a_look_at_the_row() -> None:
+    rows, maxima = np.zeros((1, 300), np.float32), np.zeros((1, 5), np.float32)
+    ranked = np.arange(64, dtype=np.int32)[None, ::-1], np.zeros((1, 64), np.float32)
+    for params in (SamplingParams(temperature=0), SamplingParams(top_k=1)):
+        assert Sampler(params, 300).pick(Logits(rows, maxima, ranked), 0, []) == 63
 
 
 def test_draws_follow_the_temperature() -> None:
     row = np.array([2, 1, 0, -1], np.float32)
     params = SamplingParams(temperature=2, top_k=0, top_p=1, min_p=0, seed=7)
     sampler = Sampler(params, 4)
-    counts = np.bincount([sampler.pick(row, []) for _ in range(20_000)], minlength=4)
+    counts = np.bincount([sampler.choose(row, []) for _ in range(20_000)], minlength=4)
     weights = np.exp(row / 2)
     np.testing.assert_allclose(counts / 20_000, weights / weights.sum(), atol=0.015)
 
@@ -165,7 +189,7 @@ def test_the_same_seed_draws_the_same_and_others_do_not() -> None:
 
     def picks(seed: int | None) -> list[int]:
         sampler = Sampler(SamplingParams(seed=seed), 500)
-        return [sampler.pick(row, []) for row in rows]
+        return [sampler.choose(row, []) for row in rows]
 
     assert picks(1) == picks(1)
     assert len({tuple(picks(seed)) for seed in (1, 2, None, None)}) == 4
@@ -174,7 +198,7 @@ def test_the_same_seed_draws_the_same_and_others_do_not() -> None:
 def test_the_numbers_behind_a_seed_stay_the_same() -> None:
     row = np.zeros(1000, np.float32)
     sampler = Sampler(SamplingParams(seed=42, top_k=0, top_p=1, min_p=0), 1000)
-    assert [sampler.pick(row, []) for _ in range(4)] == [773, 438, 858, 697]
+    assert [sampler.choose(row, []) for _ in range(4)] == [773, 438, 858, 697]
 
 
 def test_bans_hold_at_any_temperature() -> None:
@@ -183,18 +207,18 @@ def test_bans_hold_at_any_temperature() -> None:
         params = SamplingParams(
             temperature=temperature, logit_bias={0: -math.inf}, top_k=0, top_p=1, min_p=0, seed=1
         )
-        assert Sampler(params, 3).pick(row, []) in (1, 2)
+        assert Sampler(params, 3).choose(row, []) in (1, 2)
 
 
 def test_a_tiny_temperature_is_greedy() -> None:
     row = np.array([1, 3, 2], np.float32)
-    assert Sampler(SamplingParams(temperature=1e-310, seed=1), 3).pick(row, []) == 1
+    assert Sampler(SamplingParams(temperature=1e-310, seed=1), 3).choose(row, []) == 1
 
 
 def test_everything_banned() -> None:
     params = SamplingParams(logit_bias={0: -math.inf, 1: -math.inf})
     with pytest.raises(OptionError, match="bans every token"):
-        Sampler(params, 2).pick(np.zeros(2, np.float32), [])
+        Sampler(params, 2).choose(np.zeros(2, np.float32), [])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -202,7 +226,7 @@ def test_everything_banned() -> None:
 def test_logits_that_are_no_numbers(bad: float, temperature: float) -> None:
     row = np.array([0, bad, 1], np.float32)
     with pytest.raises(FileFormatError, match="damaged"):
-        Sampler(SamplingParams(temperature=temperature), 3).pick(row, [])
+        Sampler(SamplingParams(temperature=temperature), 3).choose(row, [])
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,11 @@ from satchel.kernels import (
 from satchel.kernels.cache_types import F16
 from satchel.kernels.groups import n_segments
 from satchel.lang.target import Target
-from satchel.runtime.batch import MAX_WANTED, STRIP
+from satchel.runtime.batch import MAX_WANTED, RANKED, STRIP
 from satchel.runtime.plan import Arg, Count, Plan, Ref
+
+NEAR = 512
+"""Logits among which the ranked ones are looked for."""
 
 
 def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
@@ -81,7 +84,9 @@ def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
 
 
 def lower_maxima(low: Lowering, logits: Node) -> None:
-    """The last step: what a sampler asks of the logits first. See runtime.batch.Model.maxima."""
+    """The last steps: what a sampler asks of the logits first. See runtime.batch.Model.maxima and
+    `ranked`.
+    """
     x, n = low.places[logits], width_of(logits)
     n_strips = -(-n // STRIP)
     args = {
@@ -93,6 +98,19 @@ def lower_maxima(low: Lowering, logits: Node) -> None:
     }
     tiles = Count(-(-n_strips // select.RUN), low.rows(logits)[0])
     low.step(select.strip_maxima, logits, tiles, "maxima", args, note="maxima", strip=STRIP)
+    room = 4 * MAX_WANTED * (NEAR + select.LANES)
+    args |= {
+        "maxima": Ref("maxima"),
+        "ids": Ref(low.buffer("ranked", 4 * RANKED * MAX_WANTED, "output")),
+        "greatest": Ref(low.buffer("greatest", 4 * RANKED * MAX_WANTED, "output")),
+        "places": Ref(low.buffer("near_places", room, "scratch")),
+        "values": Ref(low.buffer("near_values", room, "scratch")),
+    }
+    each = Count(1, low.rows(logits)[0])
+    low.step(
+        select.ranked, logits, each, "ranked", args,
+        note="ranked", strip=STRIP, k=RANKED, room=NEAR,
+    )  # fmt: skip
 
 
 def _name_output(low: Lowering, old: str, name: str) -> None:

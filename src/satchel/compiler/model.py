@@ -27,7 +27,7 @@ from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
 from satchel.machine.tuned import best_threads
-from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, CacheGroup
+from satchel.runtime.batch import MAX_WANTED, PAGE, RANKED, Batch, CacheGroup
 from satchel.runtime.executor import Executor, Profile
 from satchel.runtime.kv import GroupMemory
 from satchel.runtime.link import link_all
@@ -121,6 +121,11 @@ class CompiledModel:
         self._maxima = (
             self._memories["maxima"].array(np.float32, strips * MAX_WANTED).reshape(MAX_WANTED, -1)
         )
+        size = RANKED * MAX_WANTED
+        self._ranked = (
+            self._memories["ranked"].array(np.int32, size).reshape(-1, RANKED),
+            self._memories["greatest"].array(np.float32, size).reshape(-1, RANKED),
+        )
         row = self.plan.buffer("states").bytes // 4 // limits.max_batch
         states = self._memories["states"].array(np.float32, row * limits.max_batch)
         self._states = states.reshape(-1, row)[:, : ready.state_dim]
@@ -169,6 +174,10 @@ class CompiledModel:
     @property
     def maxima(self) -> NDArray[np.float32]:
         return self._maxima
+
+    @property
+    def ranked(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        return self._ranked
 
     @property
     def states(self) -> NDArray[np.float32]:

@@ -21,7 +21,7 @@ from satchel.engine.stream import Stream
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from satchel.engine.request import Rows
+    from satchel.engine.rows import Logits, Rows
 
 Pooling: TypeAlias = Literal["mean", "last"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
@@ -58,7 +58,7 @@ class Embedding(Request):
             self.total += row
         self.n_read += len(rows)
 
-    def read(self, rows: Rows, maxima: Rows) -> list[int]:  # noqa: ARG002
+    def read(self, logits: Logits, rows: slice) -> list[int]:  # noqa: ARG002
         return []
 
     def accept(self, tokens: list[int]) -> Delta | None:

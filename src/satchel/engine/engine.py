@@ -138,9 +138,9 @@ class Engine:
         begun_s = time.perf_counter()
         logits = self.model.run(batch)
         self.scheduler.note_time(time.perf_counter() - begun_s)
-        maxima = self.model.maxima
+        found = Logits(logits, self.model.maxima, self.model.ranked)
         _read_states(self.scheduler.shares, self.model)
-        answers = [_read(share, logits, maxima) for share in self.scheduler.shares]
+        answers = [_read(share, found) for share in self.scheduler.shares]
         return self.scheduler.advance(answers)
 
     def fail(self, error: Exception) -> list[Delta]:
@@ -172,9 +172,9 @@ class Engine:
             self.jobs.popleft()()
 
 
-def _read(share: Share, logits: Rows, maxima: Rows) -> list[int] | Exception:
+def _read(share: Share, logits: Logits) -> list[int] | Exception:
     try:
-        return share.request.read(logits[share.rows], maxima[share.rows])
+        return share.request.read(logits, share.rows)
     except SatchelError as error:  # one request's trouble is not its neighbours'
         return error
 

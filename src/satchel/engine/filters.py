@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from satchel.engine.rows import Ids, Row
+    from satchel.engine.rows import Ids, Ranks, Row
 
     Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Candidates:
     The likeliest first if `is_ranked`, of equals the lower id; else in order of id.
     """
 
-    ids: Ids
+    ids: Ids | Ranks
     logits: Floats
     is_ranked: bool
 

@@ -18,9 +18,7 @@ from satchel.engine.stops import Stops
 from satchel.engine.terms import Terms
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Rows: TypeAlias = npt.NDArray[np.float32]
+    from satchel.engine.rows import Logits, Rows
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "timeout"]
 NO_TERMS = Terms()
@@ -98,9 +96,9 @@ class Request(ABC):
         self.n_cached = 0  # how much of the prompt was known when the request began
         self.n_generated = 0
         self.made_s = time.perf_counter()
-        self.n_begun = 0
         self.due_s = None if terms.timeout_s is None else self.made_s + terms.timeout_s
         self.begun_s = 0.0
+        self.n_begun = 0
         self.first_s = 0.0  # when the prompt was done, and the first token there
 
     def cancel(self) -> None:
@@ -148,9 +146,9 @@ class Request(ABC):
         assert not len(rows), "no states were wanted"
 
     @abstractmethod
-    def read(self, rows: Rows, maxima: Rows) -> list[int]:
-        """The tokens that the logits [n, vocab] of the wanted positions just computed lead to, and
-        the maxima [n, strips] of their strips.
+    def read(self, logits: Logits, rows: slice) -> list[int]:
+        """The tokens that some of a step's logits lead to: those of the wanted positions that were
+        just computed.
         """
 
     @abstractmethod
@@ -209,20 +207,20 @@ class Generation(Request):
         self.max_tokens = max_tokens
         self.stop_ids = stop_ids
         self.stops = Stops(stops)
+        self.n_top = sampler.params.logprobs
         self.logprobs: list[TokenLogprob] = []  # of the tokens that the last step led to
 
     @property
     def first_wanted(self) -> int:
         return len(self.sequence.tokens) - (1 if self.max_tokens else 0)
 
-    def read(self, rows: Rows, maxima: Rows) -> list[int]:
-        tokens, pick, n_top = self.sequence.tokens, self.sampler.pick, self.sampler.params.logprobs
-        pairs = list(zip(rows, maxima, strict=True))
-        picked = [pick(row, tokens, tops) for row, tops in pairs]
+    def read(self, logits: Logits, rows: slice) -> list[int]:
+        places, tokens, n_top = range(rows.start, rows.stop), self.sequence.tokens, self.n_top
+        picked = [self.sampler.pick(logits, place, tokens) for place in places]
         if n_top is not None:
             self.logprobs = [
-                token_logprob(row, tops, token, n_top)
-                for (row, tops), token in zip(pairs, picked, strict=True)
+                token_logprob(logits.rows[place], logits.maxima[place], token, n_top)
+                for place, token in zip(places, picked, strict=True)
             ]
         return [*picked, *self.sampler.forced()]
 
@@ -278,9 +276,10 @@ class Scoring(Request):
     def first_wanted(self) -> int:
         return self.n_read
 
-    def read(self, rows: Rows, maxima: Rows) -> list[int]:  # noqa: ARG002
-        self.logits[self.n_read : self.n_read + len(rows)] = rows
-        self.n_read += len(rows)
+    def read(self, logits: Logits, rows: slice) -> list[int]:
+        n_read = self.n_read + rows.stop - rows.start
+        self.logits[self.n_read : n_read] = logits.rows[rows]
+        self.n_read = n_read
         return []
 
     def accept(self, tokens: list[int]) -> Delta | None:

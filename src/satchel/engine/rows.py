@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -14,8 +15,21 @@ if TYPE_CHECKING:
 
     Row: TypeAlias = npt.NDArray[np.float32]
     Ids: TypeAlias = npt.NDArray[np.intp]
+    Rows: TypeAlias = npt.NDArray[np.float32]
+    Ranks: TypeAlias = npt.NDArray[np.int32]
 
 WITHIN = np.arange(STRIP)  # the places within a strip
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """The logits of a step's wanted positions, and what was found in them: see
+    runtime.batch.Model.
+    """
+
+    rows: Rows  # [m, vocab]
+    maxima: Rows  # [m, strips]
+    ranked: tuple[Ranks, Rows]  # [m, RANKED] both
 
 
 def strip_maxima(row: Row) -> Row:

@@ -19,15 +19,17 @@ import numpy as np
 from satchel.base.errors import FileFormatError, OptionError
 from satchel.engine import filters
 from satchel.engine.constraint import Constraint, allowed_ones
+from satchel.engine.few import draw_few, is_plain
 from satchel.engine.filters import Candidates
 from satchel.engine.params import SamplingParams
 from satchel.engine.penalties import Dry, last, penalize_repeats
-from satchel.engine.rows import STRIP, largest, strip_maxima, updated_maxima
+from satchel.engine.rows import largest, strip_maxima, updated_maxima
+from satchel.runtime.batch import RANKED, STRIP
 
 if TYPE_CHECKING:
     from satchel.engine.filters import Floats
     from satchel.engine.params import Processor
-    from satchel.engine.rows import Row
+    from satchel.engine.rows import Logits, Row
 
 COLDEST = 1e-200  # a lower temperature would do the same, but overflow
 
@@ -72,6 +74,13 @@ class Sampler:
         # of the filters, only these may leave out the likeliest token
         self.is_greedy = self.is_cold and params.typical_p == 1 and not params.xtc_probability
         self.random = None if self.is_greedy else np.random.PCG64(params.seed)
+        bends = self.penalizes or self.dry or params.processors or params.logit_bias or constraint
+        # whether the likeliest tokens of the model's own logits are all that is asked for
+        self.takes_ranks = not bends and (
+            self.is_greedy
+            or (0 < params.top_k <= RANKED and params.top_n_sigma <= 0 and not params.mirostat)
+        )
+        self.takes_few = self.takes_ranks and is_plain(params)
         self.mu = 2 * params.mirostat_tau  # the most surprise that mirostat allows, in bits
 
     @property
@@ -83,17 +92,34 @@ class Sampler:
         """The tokens that follow the one picked last in any case, and need no picking."""
         return () if self.constraint is None else self.constraint.forced()
 
-    def pick(self, logits: Row, history: Sequence[int], maxima: Row | None = None) -> int:
+    def pick(self, logits: Logits, place: int, history: Sequence[int]) -> int:
+        """The token that follows `history`, given one of the rows of a step's logits.
+
+        Raises as `choose` does. A look at the whole row is spared where the few greatest are all
+        that is asked for.
+        """
+        ids, greatest = logits.ranked
+        if not self.takes_ranks or (first := ids.item(place, 0)) < 0:
+            return self.choose(logits.rows[place], history, logits.maxima[place])
+        if self.random is None:
+            return first
+        few = greatest[place, : self.params.top_k].tolist()
+        if self.takes_few:
+            return ids.item(place, draw_few(few, self.params, self._random()))
+        c = Candidates(ids[place, : len(few)], np.array(few), is_ranked=True)
+        return self._draw_among(self._filtered(c))
+
+    def choose(self, row: Row, history: Sequence[int], maxima: Row | None = None) -> int:
         """The token that follows `history`, given its row of logits [vocab], which is not changed.
 
-        `maxima` are those of the row's strips, as runtime.batch.Model has them; found here if not
-        given. Of equal logits the lower id comes first. The constraint goes on by the token. Raises
-        FileFormatError for logits that are not numbers, OptionError when every token is banned or a
-        processor fails, and what the constraint raises.
+        `maxima` are those of the row's strips; found here if not given. Of equal logits the lower
+        id comes first. The constraint goes on by the token. Raises FileFormatError for logits that
+        are not numbers, OptionError when every token is banned or a processor fails, and what the
+        constraint raises.
         """
         if maxima is None:
-            maxima = strip_maxima(logits)
-        row, maxima = self.bent(logits, history, maxima)
+            maxima = strip_maxima(row)
+        row, maxima = self.bent(row, history, maxima)
         strip = int(maxima.argmax())  # of the first NaN, if there is one
         self._check(float(maxima[strip]))
         if self.random is None:
@@ -145,7 +171,9 @@ class Sampler:
     def _draw(self, row: Row, maxima: Row) -> int:
         if self.params.mirostat:
             return self._mirostat(row)
-        c = self.filtered(row, maxima)
+        return self._draw_among(self.filtered(row, maxima))
+
+    def _draw_among(self, c: Candidates) -> int:
         temperature = self.temperature(c)
         if temperature <= 0:
             return int(c.ids[c.logits.argmax()])
@@ -167,6 +195,10 @@ class Sampler:
         c = Candidates(ids, kept.astype(np.float64), self.is_ranked)
         if p.top_n_sigma > 0:
             c = c.keep(c.logits >= filters.sigma_floor(row, p.top_n_sigma))
+        return self._filtered(c)
+
+    def _filtered(self, c: Candidates) -> Candidates:
+        p = self.params
         if p.typical_p < 1:
             c = filters.typical(c, p.typical_p)
         enough = p.top_p * c.total if p.top_p < 1 else 0

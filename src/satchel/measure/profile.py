@@ -340,6 +340,10 @@ class Watched:
         return self._model.maxima
 
     @property
+    def ranked(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        return self._model.ranked
+
+    @property
     def states(self) -> NDArray[np.float32]:
         """As the model's own."""
         return self._model.states

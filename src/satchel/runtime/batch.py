@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PAGE = 64  # slots of a page
 MAX_WANTED = 64  # rows of logits that one run gives at most: they are large, and rarely wanted
 STRIP = 64  # neighbours in a row of logits that share one maximum
+RANKED = 64  # of a row of logits so many are found by the model's run: the greatest ones
 NO_PAGE = -1  # in a table: behind a sequence's last page, and before its window; never read
 
 
@@ -117,6 +118,15 @@ class Model(Protocol):
     def states(self) -> npt.NDArray[np.float32]:
         """What the head reads, after the final norm, of the last run's embedded tokens:
         [at least len(embedded), dim], a view that the next run overwrites.
+        """
+        ...
+
+    @property
+    def ranked(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """The RANKED greatest logits of each row of the last run, the greatest first, of equals the
+        lowest id first: their ids and themselves, [at least m, RANKED] both, views that the next
+        run overwrites. A row's first id is -1 where the run did not find them: its logits hold NaN,
+        or are too much alike, or too few.
         """
         ...
 
