@@ -22,8 +22,15 @@ def test_tokens_go_to_stdout_and_timings_to_stderr(llm: FakeLLM, call: Call) -> 
         "prompt 7 tokens, 700.0 tokens/s | first token 12 ms | "
         "answer 3 tokens, 50.2 tokens/s | stop\n"
     )
-    assert llm.loaded == {"model": "m", "context": 512, "threads": 2, "parallel": 1}
+    expected = {"model": "m", "context": 512, "threads": 2, "parallel": 1, "prefix_cache": True}
+    assert expected.items() <= llm.loaded.items()
     assert llm.asked == [("chat", [{"role": "user", "content": "Why?"}])]
+
+
+def test_what_is_kept_is_said(llm: FakeLLM, call: Call) -> None:
+    llm.answers = [["Yes."]]
+    call("run", "m", "Why?", "--no-prefix-cache")
+    assert llm.loaded["prefix_cache"] is False
 
 
 def test_raw_and_system_prompts(llm: FakeLLM, call: Call) -> None:

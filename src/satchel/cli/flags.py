@@ -10,6 +10,7 @@ from typing import Any
 
 from satchel.base.errors import OptionError
 from satchel.base.options import PREFIX, count, n_bytes, switch, variable, variables
+from satchel.cli.grammars import grammar_options
 from satchel.kernels.cache_types import CACHE_TYPES, F16, cache_type
 
 
@@ -169,9 +170,7 @@ CACHE = (
 FORCE = Flag(
     ("--force-cache-type",), "take cache types that are known to lose much, too", switch, False
 )
-NO_PREFIX = Flag(
-    ("--no-prefix-cache",), "keep nothing for prompts that begin alike", switch, False
-)
+NO_PREFIX = Flag(("--no-prefix-cache",), "keep nothing for prompts that begin alike", switch, False)
 JSON = Flag(("--json",), "print JSON", switch, False)
 PROMPT = Flag(("-p", "--prompt"), "the prompt", metavar="TEXT")
 FILE = Flag(("-f", "--file"), "read the prompt from this file", metavar="PATH")
@@ -227,6 +226,14 @@ ANSWER = (
         repeated=True,
     ),
     Flag(("--ignore-eos",), "go on where the model would end", switch, False),
+    Flag(("-j", "--json-schema"), "the answer is JSON that fits this schema, or the one in this "
+         "file; true: any JSON", metavar="JSON"),
+    Flag(("-jf", "--json-schema-file"), "the schema is in this file", metavar="PATH"),
+    Flag(("--regex",), "the answer matches this regex as a whole", metavar="REGEX"),
+    Flag(("--grammar",), "the answer fits this grammar: GBNF, or Lark", metavar="TEXT"),
+    Flag(("--grammar-file",), "the grammar is in this file", metavar="PATH"),
+    Flag(("--choice",), "the answer is this text, or another one given so", metavar="TEXT",
+         repeated=True),
 )  # fmt: skip
 
 
@@ -416,4 +423,5 @@ def answer_options(args: argparse.Namespace) -> dict[str, Any]:
         "seed": None if args.seed < 0 else args.seed,
         "stop": list(args.reverse_prompt),
         "ignore_eos": args.ignore_eos,
+        **grammar_options(args),
     }
