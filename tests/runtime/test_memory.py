@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
+from pathlib import Path
+
 import pytest
 
 from satchel.base.errors import KernelError, MemoryLimitError
-from satchel.runtime.memory import ALIGN, HUGE, Memory, align
+from satchel.runtime.memory import ALIGN, HUGE, Memory, align, prefer_huge_pages
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1, 100, 4096, HUGE - 1, HUGE, 3 * HUGE + 5])
@@ -52,3 +56,14 @@ def test_untouched_pages_are_free() -> None:
 
 def test_align() -> None:
     assert [align(n) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of mappings")
+def test_huge_pages_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(4 << 20))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        prefer_huge_pages(mapped)
+        told = Path("/proc/self/smaps").read_text().split(str(path))[1]
+    flags = next(line for line in told.splitlines() if line.startswith("VmFlags:"))
+    assert "hg" in flags.split()

@@ -28,7 +28,7 @@ from satchel.compiler.weights import Bytes, FileRows, Weight
 from satchel.files.checkpoint import Checkpoint
 from satchel.files.lock import locked
 from satchel.lang.target import Target
-from satchel.runtime.memory import Memory, align
+from satchel.runtime.memory import Memory, align, prefer_huge_pages
 from satchel.runtime.objects import ObjectCache
 
 SCHEMA = 2  # raised when the layout of a packed format, or of this file, changes
@@ -114,6 +114,7 @@ class PackedWeights:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size == self._size:
                     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    prefer_huge_pages(mapped)
                     found = np.frombuffer(mapped, np.uint8)
                     if found[:HEADER].tobytes() == self._header(found):
                         with contextlib.suppress(OSError):  # a cache that only others may write to
@@ -135,6 +136,7 @@ class PackedWeights:
             with temporary.open("w+b") as file:
                 _allocate(file.fileno(), self._size)
                 mapped = mmap.mmap(file.fileno(), self._size)
+                prefer_huge_pages(mapped)
                 self._make(np.frombuffer(mapped, np.uint8))
             os.replace(temporary, path)
         finally:

@@ -82,7 +82,15 @@ def _map(n_bytes: int, huge: bool) -> mmap.mmap:
             f"the system has no {n_bytes / 2**20:,.0f} MiB of memory to give; "
             "use a smaller model or context"
         ) from error
-    if huge and hasattr(mmap, "MADV_HUGEPAGE"):
+    if huge:
+        prefer_huge_pages(mapping)
+    return mapping
+
+
+def prefer_huge_pages(mapping: mmap.mmap) -> None:
+    """Ask the system for huge pages. For a mapped file they are those of the page cache, which some
+    systems make large when they first read or write them: as fast to read as anonymous memory.
+    """
+    if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them: ordinary pages serve as well
             mapping.madvise(mmap.MADV_HUGEPAGE)
-    return mapping
