@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.engine.fake import FakeModel
 from tests.test_api import END, Slow, byte_letters, make, metadata, says
-from tests.text.tool_templates import HERMES, LLAMA_3, MISTRAL, THINKING
+from tests.text.tool_templates import HERMES, LLAMA_3, MISTRAL, THINKING, WAYS
 
 from satchel.api import LLM
 from satchel.base.errors import ContextLengthError, OptionError, UnsupportedError
@@ -22,6 +22,12 @@ TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "weather", "parameters": PLACE}},
     {"type": "function", "function": {"name": "clock"}},
 ]
+CITIES = ["Köln", "Rom"]
+FIXED: list[Any] = [
+    {"type": "function", "function": {"name": "weather", "parameters": {
+        "properties": {"city": {"enum": CITIES}}, "required": ["city"]}}},
+    {"type": "function", "function": {"name": "clock"}},
+]  # fmt: skip
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 
 
@@ -169,3 +175,55 @@ def test_what_cannot_be_is_refused() -> None:
             llm.chat_prompt("?", max_tokens=5)
         with pytest.raises(ContextLengthError, match="at least"):
             llm.chat("x" * 10_000)
+
+
+def forced(**options: Any) -> Any:
+    """Of a model that would say something else."""
+    template = options.pop("template", HERMES)
+    with model("I would rather not.", template) as llm:
+        return llm.chat("?", tools=FIXED, parallel_tool_calls=False, **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_is_forced_in_every_way(way: str) -> None:
+    choice = {"type": "function", "function": {"name": "weather"}}
+    done = forced(template=WAYS[way], tool_choice=choice, seed=1)
+    (call,) = done.tool_calls
+    assert (call.name, done.text, done.stats.finish_reason) == ("weather", "", "stop")
+    assert json.loads(call.arguments)["city"] in CITIES
+    done = forced(template=WAYS[way], tool_choice="required", seed=2)
+    assert (len(done.tool_calls), done.text) == (1, "")
+
+
+def test_a_forced_call_of_a_model_that_thinks() -> None:
+    done = forced(template=THINKING, tool_choice="required", seed=3)
+    assert (len(done.tool_calls), done.text, done.reasoning) == (1, "", "")
+
+
+def test_a_forced_call_opened_by_a_special_token() -> None:
+    with special(lambda _: ord("x"), MISTRAL, "[TOOL_CALLS]") as llm:
+        prompt = llm.chat_prompt("?", tools=TOOLS, tool_choice="required")
+        assert prompt.tokens[-1] == 259
+        done = llm.chat("?", tools=FIXED, tool_choice="required", max_tokens=300, seed=4)
+        assert done.tool_calls
+        assert done.text == ""
+
+
+def test_a_form_comes_after_the_thoughts_or_calls_instead() -> None:
+    with model("<think>\nHm.</think>{", THINKING) as llm:
+        done = llm.chat("?", json_schema={"const": {"a": 1}}, **GREEDY)
+        assert (done.reasoning, done.text) == ("Hm.", '{"a": 1}')
+    with model(CALL) as llm:
+        done = llm.chat("?", tools=TOOLS, choice=["yes", "no"], **GREEDY)
+        assert [call.name for call in done.tool_calls] == ["weather"]
+    with model("yes") as llm:
+        assert llm.chat("?", tools=TOOLS, choice=["yes", "no"], **GREEDY).text == "yes"
+        with pytest.raises(OptionError, match=r"^choice: tool_choice forces"):
+            llm.chat("?", tools=TOOLS, tool_choice="required", choice=["yes"])
+        with pytest.raises(OptionError, match=r"^ignore_eos: it can't be kept to with tool_choice"):
+            llm.chat("?", tools=TOOLS, tool_choice="required", ignore_eos=True)
+    with (
+        special(lambda _: ord("x"), MISTRAL, "[TOOL_CALLS]") as llm,
+        pytest.raises(OptionError, match=r"^choice: .* where tools are offered"),
+    ):
+        llm.chat("?", tools=TOOLS, choice=["yes"])

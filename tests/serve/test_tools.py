@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.engine.test_chat import CALL, ROOMY, TOOLS
+from tests.engine.test_chat import CALL, CITIES, FIXED, ROOMY, TOOLS
 from tests.serve.served import Served, serving
 from tests.test_api import make, says
 from tests.text.tool_templates import HERMES, THINKING
@@ -197,3 +197,64 @@ def test_a_model_without_tools_says_so(shared: Served) -> None:
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported", "tools")
     assert "has no place for them" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_forced_call(stream: bool) -> None:
+    with calling("I would rather not.") as served:
+        choice = {"type": "function", "function": {"name": "weather"}}
+        fields: dict[str, Any] = {
+            "tools": FIXED,
+            "tool_choice": choice,
+            "temperature": 1,
+            "seed": 5,
+        }
+        if stream:
+            chunks = [c.choices[0] for c in chat(served, **fields, stream=True)]
+            calls = [call for c in chunks for call in c.delta.tool_calls or []]
+            arguments = "".join(call.function.arguments for call in calls)
+            assert chunks[-1].finish_reason == "tool_calls"
+        else:
+            (call, *_) = chat(served, **fields).choices[0].message.tool_calls
+            arguments = call.function.arguments
+        assert json.loads(arguments.partition("}")[0] + "}")["city"] in CITIES
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {
+            "name": "x", "strict": True, "schema": {"const": {"a": None}}}}}, '{"a": null}'),
+        ({"response_format": {"type": "json_object", "schema": {"const": {"b": 1}}}}, '{"b": 1}'),
+        ({"json_schema": {"enum": ["q"]}}, '"q"'),
+        ({"grammar": 'root ::= "x" | "xy"'}, "xy"),
+        ({"regex": "[0-9]{3}0"}, None),
+    ],
+)  # fmt: skip
+def test_the_form_of_an_answer(caller: Served, fields: dict[str, Any], said: str | None) -> None:
+    for path, body in ((PATH, {"messages": ASKED}), ("/v1/completions", {"prompt": "Say:"})):
+        if path != PATH and "response_format" in fields:
+            continue
+        answer = caller.post(path, {**body, **fields, "seed": 4, "logit_bias": {"121": 50}}).json()
+        (choice,) = answer["choices"]
+        text = choice["message"]["content"] if path == PATH else choice["text"]
+        assert choice["finish_reason"] == "stop"
+        assert text == said or (said is None and len(text) == 4)
+
+
+def test_a_form_that_cannot_be_kept_to_is_named(caller: Served) -> None:
+    schema = {"type": "array", "uniqueItems": True}
+    for fields, word in (
+        ({"response_format": {"type": "json_object", "schema": schema}}, "uniqueItems"),
+        ({"grammar": "root ::= x"}, "grammar"),
+        ({"regex": "("}, "regex"),
+    ):  # fmt: skip
+        answer = caller.post(PATH, {"messages": ASKED, **fields})
+        assert answer.status_code == 400
+        assert word in answer.json()["error"]["message"]
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": schema}}}}
+    ]
+    answer = caller.post(PATH, {"messages": ASKED, "tools": tools, "tool_choice": "required"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+    assert "uniqueItems" in answer.json()["error"]["message"]

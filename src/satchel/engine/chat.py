@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from satchel.base.errors import OptionError
-from satchel.engine.ask import Options
+from satchel.engine.ask import Message, Options
 from satchel.text.answer import AnswerParser
 from satchel.text.conventions import Convention, Marks
+from satchel.text.grammar import Grammar
+from satchel.text.tokenizer import Tokenizer
+from satchel.text.tool_grammar import call_grammar, compose, opener_of
+from satchel.text.tool_template import ToolTemplate
 
 CHOICES = ("auto", "none", "required")
 
@@ -37,21 +41,25 @@ class ChatPrompt:
     thoughts: Marks | None = None
     is_thinking: bool = False  # the prompt has opened the thoughts
     convention: Convention | None = None  # of calls, where tools are offered
-    names: frozenset[str] = frozenset()  # of the tools offered
+    tools: tuple[Mapping[str, Any], ...] = ()
     parallel: bool = True
     shown: frozenset[int] = frozenset()  # special tokens that the answer's reader must see
+    calls: Grammar | None = None  # that must come
+    begun: str = ""  # what of these is in the prompt
 
     def parser(self) -> AnswerParser | None:
         """A new one for one answer; None where there is nothing to take apart."""
         if self.thoughts is None and self.convention is None:
             return None
-        return AnswerParser(
+        parser = AnswerParser(
             self.thoughts,
             self.convention,
-            self.names,
+            [tool["function"]["name"] for tool in self.tools],
             is_thinking=self.is_thinking,
             parallel=self.parallel,
         )
+        parser.push(self.begun)
+        return parser
 
 
 @dataclass(frozen=True)
@@ -59,14 +67,87 @@ class Offer:
     """The tools that an answer may call."""
 
     tools: tuple[Mapping[str, Any], ...] = ()
-    forced: frozenset[str] = frozenset()  # one of these must be called, if there are any
+    forced: tuple[Mapping[str, Any], ...] = ()  # one of these must be called, if there are any
     parallel: bool = True
     template: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The tools' names."""
-        return frozenset(tool["function"]["name"] for tool in self.tools)
+
+class Chats:
+    """Makes prompts of conversations with one model."""
+
+    def __init__(
+        self, template: ToolTemplate, tokenizer: Tokenizer, encode: Callable[[str], list[int]]
+    ) -> None:
+        """`encode` gives a prompt's tokens."""
+        self._template, self._tokenizer, self._encode = template, tokenizer, encode
+
+    def prompt(
+        self, messages: Sequence[Message], options: Mapping[str, Any]
+    ) -> tuple[ChatPrompt, dict[str, Any]]:
+        """The prompt that asks for an answer, and the options that are left.
+
+        Raises OptionError, UnsupportedError, TemplateError, TextError and ContextLengthError.
+        """
+        offer, rest = read_chat(options)
+        template = self._template
+        text = template.render(messages, offer.tools, offer.template)
+        thoughts = template.thoughts
+        convention = template.convention if offer.tools else None
+        marks = [*(convention.marks if convention else ())]
+        if thoughts:
+            marks += [thoughts.opener, thoughts.closer]
+        is_thinking = thoughts is not None and text.rstrip().endswith(thoughts.opener)
+        calls, begun = None, ""
+        if convention and offer.forced:  # such calls are made without thoughts
+            if thoughts and is_thinking:
+                text = f"{text.rstrip()}\n\n{thoughts.closer}\n\n"
+                is_thinking = False
+            if self._is_hidden(opener_of(convention)):
+                begun = opener_of(convention)
+            calls = call_grammar(convention, offer.forced, parallel=offer.parallel, opened=begun)
+            text += begun
+        tokens = map(self._tokenizer.special, marks)
+        shown = frozenset(token for token in tokens if token is not None)
+        prompt = ChatPrompt(
+            self._encode(text), text, thoughts, is_thinking, convention, offer.tools,
+            offer.parallel, shown, calls, begun,
+        )  # fmt: skip
+        return prompt, rest
+
+    def constraint(self, chat: ChatPrompt, asked: Grammar | None) -> Grammar | None:
+        """What an answer must keep to; `asked` is what its options say of that.
+
+        A grammar that was asked for is one for the answer proper, after the thoughts, and instead
+        of calls of tools. Raises OptionError for what does not go together.
+        """
+        if asked is None:
+            return chat.calls
+        if chat.calls:
+            raise OptionError(f"{asked.field}: tool_choice forces a call; leave one of them out")
+        answers, thoughts = [asked], chat.thoughts
+        if chat.convention:
+            if self._is_hidden(opener_of(chat.convention)):
+                raise OptionError(
+                    f"{asked.field}: this model can't keep to it where tools are offered"
+                )
+            answers.append(
+                call_grammar(chat.convention, chat.tools, parallel=chat.parallel, opened="")
+            )
+        if thoughts and (self._is_hidden(thoughts.opener) or self._is_hidden(thoughts.closer)):
+            if chat.is_thinking:
+                raise OptionError(
+                    f"{asked.field}: this model can't keep to it while it thinks; "
+                    "turn that off by chat_template_kwargs"
+                )
+            thoughts = None
+        if thoughts is None and len(answers) == 1:
+            return asked
+        return compose(answers, thoughts, is_thinking=chat.is_thinking)
+
+    def _is_hidden(self, mark: str) -> bool:
+        """Whether a mark is a token that no text can spell."""
+        token = self._tokenizer.special(mark)
+        return token is not None and self._tokenizer.is_special(token)
 
 
 def read_chat(options: Mapping[str, Any]) -> tuple[Offer, dict[str, Any]]:
@@ -89,15 +170,14 @@ def read_chat(options: Mapping[str, Any]) -> tuple[Offer, dict[str, Any]]:
     return Offer(tools, _forced(tools, choice), parallel, extra), rest
 
 
-def _forced(tools: Sequence[Mapping[str, Any]], choice: Any) -> frozenset[str]:
-    """The names of the tools of which one must be called; none where it is up to the model."""
-    names = frozenset(tool["function"]["name"] for tool in tools)
+def _forced(tools: tuple[Mapping[str, Any], ...], choice: Any) -> tuple[Mapping[str, Any], ...]:
+    """The tools of which one must be called; none where it is up to the model."""
     if choice == "auto":
-        return frozenset()
+        return ()
     if not tools:
         raise OptionError("tool_choice: there are no tools to choose from; give some")
     if choice == "required":
-        return names
+        return tools
     given = cast("Mapping[str, Any]", choice if isinstance(choice, Mapping) else {})
     function = given.get("function")
     if given.get("type") != "function" or not isinstance(function, Mapping):
@@ -106,9 +186,10 @@ def _forced(tools: Sequence[Mapping[str, Any]], choice: Any) -> frozenset[str]:
             '{"type": "function", "function": {"name": ...}}'
         )
     name = cast("Mapping[str, Any]", function).get("name")
-    if name not in names:
+    forced = tuple(tool for tool in tools if tool["function"]["name"] == name)
+    if not forced:
         raise OptionError(f"tool_choice: there is no tool {name!r}")
-    return frozenset({str(name)})
+    return forced
 
 
 def _read_tools(given: Any) -> tuple[Mapping[str, Any], ...]:

@@ -7,9 +7,15 @@ from functools import cached_property
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from satchel.base.errors import ContextLengthError, MemoryLimitError, TemplateError, TextError
+from satchel.base.errors import (
+    ContextLengthError,
+    MemoryLimitError,
+    OptionError,
+    TemplateError,
+    TextError,
+)
 from satchel.engine.ask import Ask, Message, read_options
-from satchel.engine.chat import ChatPrompt, read_chat
+from satchel.engine.chat import ChatPrompt, Chats
 from satchel.engine.driver import Driver
 from satchel.engine.embedding import (
     Embedding,
@@ -79,39 +85,22 @@ class Speaker:
         return ChatTemplate(self.template, bos, eos)
 
     @cached_property
-    def tool_template(self) -> ToolTemplate:
-        """The chat template as those see it who offer tools. Raises TemplateError."""
-        return ToolTemplate(
-            self.chat_template, lambda text: self.tokenizer.special(text) is not None
+    def chats(self) -> Chats:
+        """What makes prompts of conversations. Raises TemplateError."""
+        tokenizer = self.tokenizer
+        template = ToolTemplate(
+            self.chat_template, lambda text: tokenizer.special(text) is not None
         )
+        return Chats(template, tokenizer, self.tokens)
 
     def chat_prompt(
         self, messages: Sequence[Message], options: Mapping[str, Any]
     ) -> tuple[ChatPrompt, dict[str, Any]]:
         """The prompt that asks for an answer to a conversation, and the options that are left.
 
-        Raises OptionError, UnsupportedError and TemplateError.
+        Raises TemplateError, and as Chats.prompt does.
         """
-        offer, rest = read_chat(options)
-        template = self.tool_template
-        text = template.render(messages, offer.tools, offer.template)
-        thoughts = template.thoughts
-        convention = template.convention if offer.tools else None
-        marks = convention.marks if convention else ()
-        if thoughts:
-            marks = (*marks, thoughts.opener, thoughts.closer)
-        tokens = (self.tokenizer.special(mark) for mark in marks)
-        prompt = ChatPrompt(
-            self.tokens(text),
-            text,
-            thoughts,
-            is_thinking=thoughts is not None and text.rstrip().endswith(thoughts.opener),
-            convention=convention,
-            names=offer.names,
-            parallel=offer.parallel,
-            shown=frozenset(token for token in tokens if token is not None),
-        )
-        return prompt, rest
+        return self.chats.prompt(messages, options)
 
     def prompt(self, prompt: str | Iterable[int] | ChatPrompt) -> list[int] | ChatPrompt:
         """A prompt that is ready for `answer`. Raises TextError and ContextLengthError."""
@@ -178,7 +167,7 @@ class Speaker:
             self.engine.sequence(),
             deltas.put,
             sampler=Sampler(
-                ask.sampling, self.model.vocab_size, self._guide(ask), self.tokenizer.piece
+                ask.sampling, self.model.vocab_size, self._guide(chat, ask), self.tokenizer.piece
             ),
             detokenizer=Detokenizer(self.tokenizer, shown=chat.shown),
             max_tokens=room if ask.max_tokens is None else min(ask.max_tokens, room),
@@ -189,11 +178,15 @@ class Speaker:
         self.driver.submit(request)
         return Stream(request, deltas, on_end, chat.parser())
 
-    def _guide(self, ask: Ask) -> Guide | None:
+    def _guide(self, chat: ChatPrompt, ask: Ask) -> Guide | None:
         """A grammar's guide, which takes no token unseen whose probability is asked for."""
-        if ask.grammar is None:
+        is_plain = chat.thoughts is None and chat.convention is None
+        grammar = ask.grammar if is_plain else self.chats.constraint(chat, ask.grammar)
+        if grammar is None:
             return None
-        return self.guides.guide(ask.grammar, forces=ask.sampling.logprobs is None)
+        if ask.ignore_eos:
+            raise OptionError(f"ignore_eos: it can't be kept to with {grammar.field}; leave it out")
+        return self.guides.guide(grammar, forces=ask.sampling.logprobs is None)
 
     def score(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
         """The logits [n, vocab_size] behind each token; raises what `LLM.logits` says."""
