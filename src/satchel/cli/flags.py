@@ -226,6 +226,8 @@ ANSWER = (
         repeated=True,
     ),
     Flag(("--ignore-eos",), "go on where the model would end", switch, False),
+)  # fmt: skip
+GRAMMARS = (  # what the answer must be: one of them
     Flag(("-j", "--json-schema"), "the answer is JSON that fits this schema, or the one in this "
          "file; true: any JSON", metavar="JSON"),
     Flag(("-jf", "--json-schema-file"), "the schema is in this file", metavar="PATH"),
@@ -271,7 +273,7 @@ COMMANDS = {
         "answer one prompt",
         (
             MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX,
-            *ANSWER,
+            *ANSWER, *GRAMMARS,
         ),
         "MODEL [PROMPT]",
         "run:run",
@@ -284,7 +286,7 @@ COMMANDS = {
             SYSTEM,
             Flag(("--session",), "go on with the conversation of this name, kept between calls",
                  metavar="NAME"),
-            QUIET, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX, *ANSWER,
+            QUIET, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX, *ANSWER, *GRAMMARS,
         ),
         "MODEL",
         "chat:chat",
@@ -410,7 +412,7 @@ def cache_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def answer_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of ANSWER as options of satchel.LLM.generate."""
+    """The flags of ANSWER and GRAMMARS as options of satchel.LLM.generate."""
     biases: dict[int, float] = {}
     for one in args.logit_bias:
         biases |= one
