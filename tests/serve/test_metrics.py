@@ -24,6 +24,7 @@ def test_names_are_those_of_llama_cpp(served: Served) -> None:
         "n_tokens_max",
         "n_busy_slots_per_decode", "prompt_tokens_seconds", "predicted_tokens_seconds",
         "requests_processing", "requests_deferred", "kv_cache_usage_ratio",
+        "kv_pages_in_use", "kv_pages_kept",  # these are ours
     }  # fmt: skip
 
 

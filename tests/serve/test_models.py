@@ -35,7 +35,7 @@ def says_of(answer: Any) -> str:
 def test_models_are_loaded_on_demand() -> None:
     with serving(named, ["dir/a.gguf", "b.gguf"], {"c": "c"}) as served:
         assert served.made == []
-        assert [m["id"] for m in served.get("/v1/models").json()["data"]] == ["c", "a", "b"]
+        assert [m["id"] for m in served.get("/v1/models").json()["data"]] == ["a", "b", "c"]
         assert says_of(ask(served, "b")) == "b.gguf"
         assert says_of(ask(served, None)) == "dir/a.gguf"  # the first named
         assert says_of(ask(served, "c")) == "c"

@@ -213,7 +213,7 @@ def test_conversations_are_exported(chat: Chat) -> None:
 
 def test_settings_reach_the_request_and_stay(chat: Chat) -> None:
     chat.ask("Plain")
-    assert set(chat.asked[0]) == {"messages", "stream", "stream_options"}
+    assert set(chat.asked[0]) == {"messages", "model", "stream", "stream_options"}
     chosen = {"temperature": "0.3", "top_p": "0.9", "max_tokens": "20", "seed": "7"}
     chat.settings(system="Be brief", **chosen)
     chat.page.reload()

@@ -64,6 +64,10 @@ class Metrics:
              _ratio(self.predicted_tokens, self.predicted_seconds)),
             ("gauge", "requests_processing", "Answers in the making.", running),
             ("gauge", "requests_deferred", "Answers that wait.", max(0, in_flight - running)),
+            ("gauge", "kv_pages_in_use", "Pages of the KV cache that requests use.",
+             sum(usage.pages_in_use for usage in found)),
+            ("gauge", "kv_pages_kept", "Pages that none uses, kept for what they hold.",
+             sum(usage.pages_kept for usage in found)),
             ("gauge", "kv_cache_usage_ratio", "Pages of the KV cache in use.",
              _ratio(sum(usage.pages_in_use + usage.pages_kept for usage in found), pages)),
         )  # fmt: skip

@@ -77,8 +77,8 @@ class Models:
         self._closed = False
 
     async def catalogue(self) -> dict[str, str]:
-        """Names and references of all models that may be asked for."""
-        return (await asyncio.to_thread(self._stored)) | self.named
+        """Names and references of all models that may be asked for; the first is the default."""
+        return self.named | (await asyncio.to_thread(self._stored)) | self.named
 
     async def find(self, name: str | None) -> str:
         """The name of the model that a request means. Raises ModelNotFoundError."""

@@ -122,8 +122,9 @@ function clearChats() {
 
 let models = [];
 
-function onlyModel() {
-  return models.length === 1 ? models[0] : "";
+/** The model that a chat asks; the first that the server names, where none is chosen. */
+function modelOf(asked) {
+  return asked.settings.model || models[0] || "";
 }
 
 async function loadModels() {
@@ -142,7 +143,7 @@ function showSettings() {
   const chosen = chat.settings.model;
   const names = chosen && !models.includes(chosen) ? [chosen, ...models] : models;
   const options = names.map((name) => make("option", { value: name, textContent: name }));
-  at("s-model").replaceChildren(make("option", { value: "", textContent: "The server’s default" }), ...options);
+  at("s-model").replaceChildren(make("option", { value: "", textContent: `The first: ${models[0] ?? "none"}` }), ...options);
   for (const name of SETTING_NAMES) at(`s-${name}`).value = chat.settings[name] ?? "";
   checkSettings();
   at("settings").showModal();

@@ -74,7 +74,8 @@ async function* answerTo(chat, signal) {
 function askFor(chat) {
   const { settings } = chat;
   const body = { messages: sentMessages(chat), stream: true, stream_options: { include_usage: true } };
-  if (settings.model) body.model = settings.model;
+  const model = modelOf(chat);
+  if (model) body.model = model;
   for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
     if (settings[name]) body[name] = Number(settings[name]);
   }

@@ -39,7 +39,7 @@ function drawState() {
   at("send").firstElementChild.firstElementChild.setAttribute("href", live ? "#i-stop" : "#i-send");
   at("send").disabled = !live && !at("ask").value.trim();
   at("speed").textContent = live ? liveSpeed(live) : "";
-  at("model-name").textContent = chat.settings.model || last?.model || onlyModel() || "Default model";
+  at("model-name").textContent = modelOf(chat);
   const took = chat.messages.findLast((said) => said.took)?.took;
   const most = contexts.get(last?.model);
   at("context").hidden = !took || !most;
