@@ -220,10 +220,30 @@ def test_a_form_comes_after_the_thoughts_or_calls_instead() -> None:
         assert llm.chat("?", tools=TOOLS, choice=["yes", "no"], **GREEDY).text == "yes"
         with pytest.raises(OptionError, match=r"^choice: tool_choice forces"):
             llm.chat("?", tools=TOOLS, tool_choice="required", choice=["yes"])
-        with pytest.raises(OptionError, match=r"^ignore_eos: it can't be kept to with tool_choice"):
+        with pytest.raises(OptionError, match=r"^ignore_eos: it can't be kept to with tools"):
             llm.chat("?", tools=TOOLS, tool_choice="required", ignore_eos=True)
     with (
         special(lambda _: ord("x"), MISTRAL, "[TOOL_CALLS]") as llm,
-        pytest.raises(OptionError, match=r"^choice: .* where tools are offered"),
+        pytest.raises(UnsupportedError, match=r"^choice: .* where it may call"),
     ):
         llm.chat("?", tools=TOOLS, choice=["yes"])
+
+
+def test_strict_tools() -> None:
+    strict = [
+        {"type": "function", "function": {**one["function"], "strict": True}} for one in FIXED
+    ]
+    with model(CALL.replace("Köln", "Bonn")) as llm:
+        assert json.loads(llm.chat("?", tools=FIXED, **GREEDY).tool_calls[0].arguments) == {
+            "city": "Bonn"
+        }
+        (call,) = llm.chat("?", tools=strict, **GREEDY).tool_calls
+        assert json.loads(call.arguments)["city"] in CITIES
+    with model("No.") as llm:
+        done = llm.chat("?", tools=strict, **GREEDY)
+        assert (done.text, done.tool_calls) == ("No.", ())
+    with (
+        special(lambda _: ord("x"), MISTRAL, "[TOOL_CALLS]") as llm,
+        pytest.raises(UnsupportedError, match=r"^tools: strict: .* force a call"),
+    ):
+        llm.chat("?", tools=strict)

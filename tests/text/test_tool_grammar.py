@@ -12,7 +12,7 @@ from tests.text.test_answer import WAYS
 from satchel.base.errors import OptionError, UnsupportedError
 from satchel.text.conventions import THOUGHTS
 from satchel.text.grammar import Grammar, read_grammar
-from satchel.text.tool_grammar import call_grammar, compose, opener_of
+from satchel.text.tool_grammar import call_grammar, compose, free_grammar, opener_of
 
 F: dict[str, Any] = {
     "type": "object",
@@ -131,3 +131,15 @@ def test_a_form_or_calls() -> None:
     assert allows(grammar, written("hermes", ("g", {})))
     assert not allows(grammar, "x")
     assert json.loads(grammar.text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_keep_to_their_schemas_where_they_may_come(way: str) -> None:
+    grammar = free_grammar(WAYS[way], TOOLS, parallel=True)
+    for text in ("", "Hello, 1 < 2 {x} [y].", written(way, ("f", {"b": "q"}))):
+        assert allows(grammar, text), text
+    assert not allows(grammar, written(way, ("f", {"a": 1})))
+    led = "So: " + written(way, ("g", {}))
+    assert allows(grammar, led)
+    wrong = "So: " + written(way, ("f", {}))
+    assert allows(grammar, wrong) == (way in ("llama-3", "pythonic"))  # there it is just text

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
-from satchel.base.errors import OptionError
+from satchel.base.errors import OptionError, UnsupportedError
 from satchel.engine.ask import Message, Options
 from satchel.text.answer import AnswerParser
 from satchel.text.conventions import Convention, Marks
 from satchel.text.grammar import Grammar
 from satchel.text.tokenizer import Tokenizer
-from satchel.text.tool_grammar import call_grammar, compose, opener_of
+from satchel.text.tool_grammar import call_grammar, compose, free_grammar, opener_of
 from satchel.text.tool_template import ToolTemplate
 
 CHOICES = ("auto", "none", "required")
@@ -22,7 +23,8 @@ class ChatOptions(Options, total=False):
     """How to answer a conversation.
 
     Tools are in OpenAI's form: {"type": "function", "function": {"name", "description",
-    "parameters"}}, parameters being a JSON schema. `tool_choice` is "auto", "none", "required", or
+    "parameters"}}, parameters being a JSON schema, to which calls that are forced keep, and with
+    "strict": true in the function all. `tool_choice` is "auto", "none", "required", or
     {"type": "function", "function": {"name"}} for one that must be called.
     """
 
@@ -46,6 +48,11 @@ class ChatPrompt:
     shown: frozenset[int] = frozenset()  # special tokens that the answer's reader must see
     calls: Grammar | None = None  # that must come
     begun: str = ""  # what of these is in the prompt
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether calls must keep to their tools' parameters, though they need not come."""
+        return any(tool["function"].get("strict") for tool in self.tools)
 
     def parser(self) -> AnswerParser | None:
         """A new one for one answer; None where there is nothing to take apart."""
@@ -120,28 +127,29 @@ class Chats:
         A grammar that was asked for is one for the answer proper, after the thoughts, and instead
         of calls of tools. Raises OptionError for what does not go together.
         """
-        if asked is None:
+        if asked is None and (chat.calls or not chat.is_strict):
             return chat.calls
-        if chat.calls:
+        if asked and chat.calls:
             raise OptionError(f"{asked.field}: tool_choice forces a call; leave one of them out")
-        answers, thoughts = [asked], chat.thoughts
+        answers, thoughts = [asked] if asked else [], chat.thoughts
+        field = asked.field if asked else "tools: strict"
         if chat.convention:
             if self._is_hidden(opener_of(chat.convention)):
-                raise OptionError(
-                    f"{asked.field}: this model can't keep to it where tools are offered"
+                raise UnsupportedError(
+                    f"{field}: this model can't keep to it where it may call tools; "
+                    "force a call by tool_choice, or offer none"
                 )
-            answers.append(
-                call_grammar(chat.convention, chat.tools, parallel=chat.parallel, opened="")
-            )
+            calls = partial(call_grammar, opened="") if asked else free_grammar
+            answers.append(calls(chat.convention, chat.tools, parallel=chat.parallel))
         if thoughts and (self._is_hidden(thoughts.opener) or self._is_hidden(thoughts.closer)):
             if chat.is_thinking:
-                raise OptionError(
-                    f"{asked.field}: this model can't keep to it while it thinks; "
+                raise UnsupportedError(
+                    f"{field}: this model can't keep to it while it thinks; "
                     "turn that off by chat_template_kwargs"
                 )
             thoughts = None
         if thoughts is None and len(answers) == 1:
-            return asked
+            return answers[0]
         return compose(answers, thoughts, is_thinking=chat.is_thinking)
 
     def _is_hidden(self, mark: str) -> bool:

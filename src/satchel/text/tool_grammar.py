@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from satchel.base.errors import OptionError, UnsupportedError
@@ -31,18 +31,41 @@ def call_grammar(
     the way can't write.
     """
     way = _WAYS[convention.name]
-    lines = [f"call: {' | '.join(f'call{i}' for i in range(len(tools)))}"]
-    for number, tool in enumerate(tools):
-        lines += way.call(number, tool["function"]["name"], _parameters(tool))
     more = parallel and way.between and not (opened and opened in way.between)
-    parts = (
-        _text(way.opener.removeprefix(opened)),
-        "call",
-        f"({_text(way.between)} call)*" if more else "",
-        _text(way.closer),
-    )
-    lark = "\n".join([f"start: {' '.join(part for part in parts if part)}", *lines])
-    return Grammar("tool_choice", matcher().grammar_from_lark(lark))
+    calls = " ".join(["call", f"({_text(way.between)} call)*" if more else "", _text(way.closer)])
+    start = f"start: {_text(way.opener.removeprefix(opened))} {calls}"
+    return _lark([start, *_calls(way, tools)])
+
+
+def free_grammar(convention: Convention, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
+    """Anything, but where it calls tools, as in `call_grammar`; nothing comes after calls then."""
+    way, mark = _WAYS[convention.name], opener_of(convention)
+    more = f"({_text(way.between)} call)*" if parallel and way.between else ""
+    rest = _text(way.opener.removeprefix(mark))
+    bare = "".join(map(re.escape, convention.bare))
+    any_text = rf"([^\s{bare}](?s:.*))?" if bare else "(?s:.*)"
+    others = "".join(f" & ~/(?s:.*){_regex(one)}(?s:.*)/" for one in convention.marked)
+    lines = [
+        f"start: FREE | {'lead' if mark else ''} {rest} call {more} {_text(way.closer)}",
+        f"FREE: /{any_text}/{others}",
+    ]
+    if mark:
+        lines.append(f"lead[lazy]: /{any_text}{_regex(mark)}/")
+    return _lark([*lines, *_calls(way, tools)])
+
+
+def _calls(way: Way, tools: Sequence[Tool]) -> Iterator[str]:
+    yield f"call: {' | '.join(f'call{i}' for i in range(len(tools)))}"
+    for number, tool in enumerate(tools):
+        yield from way.call(number, tool["function"]["name"], _parameters(tool))
+
+
+def _lark(lines: Iterable[str]) -> Grammar:
+    return Grammar("tools", matcher().grammar_from_lark("\n".join(lines)))
+
+
+def _regex(text: str) -> str:
+    return re.escape(text).replace("/", r"\/")
 
 
 def compose(answers: Sequence[Grammar], thoughts: Marks | None, *, is_thinking: bool) -> Grammar:
@@ -53,8 +76,7 @@ def compose(answers: Sequence[Grammar], thoughts: Marks | None, *, is_thinking: 
         first = (
             "thoughts SPACES?" if is_thinking else f"({_text(thoughts.opener)} thoughts SPACES?)?"
         )
-        closer = re.escape(thoughts.closer).replace("/", r"\/")
-        lark = [f"thoughts[lazy]: /(?s:.*){closer}/", r"SPACES: /[ \n]{1,8}/"]
+        lark = [f"thoughts[lazy]: /(?s:.*){_regex(thoughts.closer)}/", r"SPACES: /[ \n]{1,8}/"]
     names = [f"answer{number}" for number in range(len(answers))]
     lark = [f"start: {first} ({' | '.join(f'@{name}' for name in names)})", *lark]
     grammars: list[Any] = [{"lark_grammar": "\n".join(lark)}]
