@@ -124,6 +124,8 @@ def test_true_means_any_json(given: Any) -> None:
         ({"const": float("nan")}, "can't be written as JSON"),
         ({"const": {1, 2}}, "can't be written as JSON"),
         ({"title": "x" * 300_000}, "more than"),
+        ({"pattern": "(a|b)*c?" * 2000}, "a pattern at # is longer than"),
+        ({"patternProperties": {"(a|b)*c?" * 2000: {}}}, "a pattern at # is longer than"),
         ('{"items":' * 3000 + "{}" + "}" * 3000, "nested too deeply"),
         ({"prefixItems": [{"$ref": "#"}] * (MAX_REFERENCES + 1)}, r"more than 500 of '\$ref'"),
     ],

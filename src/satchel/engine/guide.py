@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 KEPT = 32  # compiled grammars
 N_THREADS = 2
+MAX_STATES = 50_000  # of an answer's lexer, each of up to 2 kB
 
 
 class Guides:
@@ -72,7 +73,11 @@ class Guides:
         return Words(self.tokenizer, self.vocab_size)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
-        state = matcher()(self.vocabulary.table, grammar.text, log_level=0)
+        from llguidance import LLParserLimits
+
+        limits = LLParserLimits(max_lexer_states=MAX_STATES, verbose_errors=False)
+        table = self.vocabulary.table
+        state = matcher()(table, grammar.text, log_level=0, limits=limits)
         problems = [state.get_error()] if state.is_error() else state.get_grammar_warnings()
         if problems:
             raise explain(grammar, problems[0])

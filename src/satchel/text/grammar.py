@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("json_schema", "regex", "grammar", "choice")
 MAX_REGEX = 8192  # characters; the work may grow with their square
-MAX_GRAMMAR = 65536
+MAX_GRAMMAR = 32768
 MAX_LINES = 2000  # rules may stand in a chain, and each link costs stack
 # One way to write each JSON value, that of Python's json.dumps: what has a name can't be spelled
 # otherwise (as a) to escape its schema, and no model loses itself in white space.
@@ -31,6 +31,7 @@ JSON_STYLE = {
     "key_separator": ": ",
     "json_allowed_escapes": '"\\bfnrt',
 }
+_ADVICE = re.compile(r"; (?:either increase|try avoiding) .*")  # of limits that are not the user's
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 
 
@@ -74,6 +75,7 @@ def explain(grammar: Grammar, message: str) -> OptionError:
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["it is broken"]
     reason = next((line for line in lines if line.startswith("error: ")), lines[0])
     reason = _PLACE.sub(r"line \1, column \2: ", reason.removeprefix("error: "))
+    reason = _ADVICE.sub("", reason)
     if reason.startswith("panic"):
         reason = "it is too large"
     if grammar.field in ("regex", "choice"):
@@ -112,7 +114,7 @@ def _from_choice(value: Any) -> str:
         raise OptionError("choice: the list is empty; give one text or more")
     texts = [_text("choice", one, MAX_GRAMMAR) for one in choices]
     whole = "|".join("".join(map(_literal, text)) for text in dict.fromkeys(texts))
-    if len(whole) > 8 * MAX_GRAMMAR:
+    if len(whole) > 10 * MAX_GRAMMAR:
         raise OptionError("choice: they are too long together")
     return matcher().grammar_from_regex(whole)
 

@@ -15,6 +15,7 @@ from satchel.base.errors import OptionError
 
 MAX_BYTES = 256 * 1024
 MAX_REFERENCES = 500  # they may stand in a chain, and each link costs stack
+MAX_PATTERN = 8192  # characters; the work may grow with their square
 MAX_MULTIPLE = 65536  # a remainder of each kind has to be told apart
 
 # control characters, as json.dumps writes them, but for those with an escape of their own
@@ -80,6 +81,7 @@ def _check(schema: dict[str, Any]) -> None:
         n_references += "$ref" in part
         _check_counts(part, place)
         _check_values(part, place)
+        _check_patterns(part, place)
     if n_references > MAX_REFERENCES:
         raise OptionError(f"json_schema: there are more than {MAX_REFERENCES} of '$ref'")
 
@@ -100,6 +102,16 @@ def _check_counts(part: dict[str, Any], place: str) -> None:
             f"json_schema: 'multipleOf' at {place} is {multiple}, not above 0 and at most "
             f"{MAX_MULTIPLE}"
         )
+
+
+def _check_patterns(part: dict[str, Any], place: str) -> None:
+    named = part.get("patternProperties")
+    names = list(cast("dict[str, Any]", named)) if isinstance(named, dict) else []
+    for pattern in (part.get("pattern", ""), *names):
+        if len(str(pattern)) > MAX_PATTERN:
+            raise OptionError(
+                f"json_schema: a pattern at {place} is longer than {MAX_PATTERN} characters"
+            )
 
 
 def _check_values(part: dict[str, Any], place: str) -> None:
