@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Stats,
         Stream,
         TokenLogprob,
+        forecast,
         load,
     )
 
@@ -38,6 +39,7 @@ __all__ = [
     "Stream",
     "TokenLogprob",
     "errors",
+    "forecast",
     "load",
 ]
 
