@@ -127,11 +127,14 @@ def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SATCHEL_API_KEY", "from-env")
     words = (
         "serve a.gguf b.gguf --host 0.0.0.0 --port 81 --cors-origin https://x.y -np 3 -c 77 -t 2 "
-        "--max-requests 5 --max-loaded 1 --keep-alive -1 --pooling last --grace 3 --log-json"
+        "--max-requests 5 --max-loaded 1 --keep-alive -1 --pooling last --grace 3 --log-json "
+        "--disk-cache 3M"
     )
     assert main(words.split()) == 0
     assert seen["references"] == ["a.gguf", "b.gguf"]
-    assert seen["load"] == {"context": 77, "threads": 2, "parallel": 3}
+    load = seen["load"]
+    assert (load["context"], load["threads"], load["parallel"]) == (77, 2, 3)
+    assert load["disk_cache"] == 3 << 20
     found = seen["settings"]
     assert (found.host, found.port, found.api_key) == ("0.0.0.0", 81, "from-env")
     assert (found.cors_origins, found.max_requests, found.max_loaded) == (("https://x.y",), 5, 1)
