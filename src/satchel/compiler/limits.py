@@ -12,7 +12,8 @@ from satchel.runtime.plan import Plan
 @dataclass(frozen=True)
 class Limits:
     """What a plan has room for: tokens in a run, positions of a sequence, pages (of layers that
-    see all of it; see `group_pages`), sequences in a run; and the types that K and V are kept in.
+    see all of it; see `group_pages`), sequences in a run; the types that K and V are kept in; and
+    whether slots can be moved.
     """
 
     max_batch: int
@@ -20,6 +21,7 @@ class Limits:
     n_pages: int
     max_sequences: int
     cache_types: tuple[str, str] = (F16, F16)
+    moves: bool = False
 
 
 def max_pages(limits: Limits) -> int:
@@ -49,6 +51,16 @@ def group_pages(limits: Limits, window: int | None) -> int:
 def tables_name(group: int) -> str:
     """The input that holds a cache group's tables."""
     return f"tables.{group}"
+
+
+def moves_names(group: int) -> tuple[str, str, str]:
+    """The inputs that say which slots of a cache group move; see kernels.move."""
+    return f"targets.{group}", f"sources.{group}", f"shifts.{group}"
+
+
+def moved_name(group: int) -> str:
+    """The scalar that counts the pages of a cache group that slots are moved to."""
+    return f"moved.{group}"
 
 
 def scalars_of(plan: Plan, counts: dict[str, int]) -> dict[str, int]:

@@ -126,7 +126,7 @@ class Floats(Layout):
             place = side.past(self.value_offset(at, slot, head_dim), self.dtype)
             place.store(cast(finite(x), self.dtype))
 
-    def key_offset(self, dim: int, slot: Any) -> Any:
+    def key_offset(self, dim: Any, slot: Any) -> Any:
         """Bytes to K[dim][slot]."""
         return slot * 2 + dim * PAGE * 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from satchel.compiler.lower import kv_name
+from satchel.compiler.lower_attention import kv_name
 from satchel.compiler.lowering import Lowered
 from satchel.compiler.weights import Matrix
 from satchel.graph.graph import Graph, Node
