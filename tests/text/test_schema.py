@@ -42,13 +42,20 @@ REFUSED: list[tuple[str, Any]] = [
 BROKEN: list[tuple[Any, str]] = [
     ({"$ref": "https://example.org/schema"}, "https://example.org/schema"),
     ({"$ref": "#/$defs/none"}, r"\$defs/none"),
-    ({"$schema": "https://example.org/draft"}, "https://example.org/draft"),
+    ({"$schema": "https://example.org/draft"}, "'$schema' 'https://example.org/draft'"),
+    ({"items": {"$schema": "http://json-schema.org/draft-04/schema#"}}, "'$schema' at #/items"),
     ({"type": "strin"}, "Invalid type: strin"),
     ({"type": 3}, "type must be"),
     ({"enum": 3}, "enum must be"),
     ({"required": "a"}, "'required'"),
     ({"properties": [1]}, "properties must be"),
-    ({"type": "string", "format": "frob"}, "Unknown format: frob"),
+    ({"type": "string", "format": "frob"}, "'format' at # can't be \"frob\""),
+    ({"type": "string", "format": "unknown"}, "'format' at #"),
+    ({"type": "string", "format": ["uri"]}, "'format' at #"),
+    ({"prefixItems": [{}], "items": [{}]}, "'prefixItems' at #"),
+    ({"prefixItems": [{"type": "string"}], "additionalItems": False}, "'additionalItems' at #"),
+    ({"type": "number", "exclusiveMinimum": True}, "'exclusiveMinimum' at # can't be true"),
+    ({"type": "number", "exclusiveMaximum": True}, "'exclusiveMaximum' at # can't be true"),
     ({"type": "string", "pattern": "(?!a)b"}, "look-around"),
     ({"type": "string", "pattern": "("}, "unclosed group"),
     ({"type": "string", "minLength": -1}, "'minLength'"),
@@ -58,7 +65,7 @@ BROKEN: list[tuple[Any, str]] = [
     ({"oneOf": [{"type": "string"}, {"maxLength": 3}]}, "oneOf"),
     ({"anyOf": []}, "anyOf"),
     ({"allOf": [{"type": "string"}, {"type": "null"}]}, "Unsatisfiable"),
-    ({"type": "string", "x-guidance": {"lenient": True}, "format": "frob"}, "Unknown format"),
+    ({"type": "string", "x-guidance": {"lenient": True}, "pattern": "("}, "unclosed group"),
 ]
 
 
@@ -134,6 +141,12 @@ def test_what_is_no_schema_at_all_is_refused(given: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:
         read_schema(given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("draft", ["draft-04", "draft-07", "draft/2020-12"])
+def test_no_draft_makes_a_keyword_count_for_nothing(draft: str) -> None:
+    schema = {"$schema": f"http://json-schema.org/{draft}/schema#", "const": 1, "prefixItems": []}
+    assert read_schema(schema) == {"const": 1, "prefixItems": []}
 
 
 def test_names_and_values_are_no_keywords() -> None:

@@ -25,11 +25,17 @@ ONE = {"items", "additionalProperties", "additionalItems"}  # holds a schema (or
 LISTS = {"prefixItems", "anyOf", "oneOf", "allOf"}  # a list of schemas
 MAPS = {"properties", "patternProperties", "$defs", "definitions"}  # schemas by name
 KEPT = ONE | LISTS | MAPS | {
-    "type", "const", "enum", "$ref", "$schema", "$id", "$anchor",
+    "type", "const", "enum", "$ref", "$id", "$anchor",
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
     "minLength", "maxLength", "pattern", "format",
     "minItems", "maxItems", "required", "minProperties", "maxProperties",
 }  # fmt: skip
+FORMATS = {
+    "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+}  # fmt: skip
+DRAFTS = re.compile(
+    r"https?://json-schema\.org/(draft-0[467]/schema|draft/(2019-09|2020-12)/schema)#?"
+)
 TELLS = {  # these tell about a value and bind nothing
     "title", "description", "markdownDescription", "default", "example", "examples", "$comment",
     "deprecated", "readOnly", "writeOnly", "discriminator",
@@ -53,6 +59,7 @@ def read_schema(given: Any) -> dict[str, Any]:
         copy = cast("dict[str, Any]", json.loads(text))  # a caller may change its own later
         if len(text) > MAX_BYTES:
             raise OptionError(f"json_schema: it has more than {MAX_BYTES} bytes")
+        _check_draft(copy.pop("$schema", None))
         _check(copy)
     except RecursionError:
         raise OptionError("json_schema: it is nested too deeply") from None
@@ -70,6 +77,12 @@ def _parsed(text: str) -> Any:
         raise OptionError("json_schema: it is nested too deeply") from None
 
 
+def _check_draft(draft: Any) -> None:
+    """All drafts are read as one, in which every keyword of any counts: none is passed over."""
+    if draft is not None and not DRAFTS.fullmatch(str(draft)):
+        raise OptionError(f"json_schema: '$schema' {str(draft)[:80]!r} is not supported")
+
+
 def _check(schema: dict[str, Any]) -> None:
     n_references = 0
     for place, part in _parts(schema, "#"):
@@ -80,6 +93,7 @@ def _check(schema: dict[str, Any]) -> None:
                 )
         n_references += "$ref" in part
         _check_counts(part, place)
+        _check_beside(part, place)
         _check_values(part, place)
         _check_patterns(part, place)
     if n_references > MAX_REFERENCES:
@@ -102,6 +116,22 @@ def _check_counts(part: dict[str, Any], place: str) -> None:
             f"json_schema: 'multipleOf' at {place} is {multiple}, not above 0 and at most "
             f"{MAX_MULTIPLE}"
         )
+
+
+def _check_beside(part: dict[str, Any], place: str) -> None:
+    """What means something only beside, or not beside, something else."""
+    is_list = isinstance(part.get("items"), list)
+    wrong = {
+        "format": "format" in part and str(part["format"]) not in FORMATS,
+        "prefixItems": is_list and "prefixItems" in part,
+        "additionalItems": not is_list and "additionalItems" in part,
+        "exclusiveMinimum": part.get("exclusiveMinimum") is True and "minimum" not in part,
+        "exclusiveMaximum": part.get("exclusiveMaximum") is True and "maximum" not in part,
+    }
+    for keyword, is_wrong in wrong.items():
+        if is_wrong:
+            value = json.dumps(part[keyword])[:80]
+            raise OptionError(f"json_schema: {keyword!r} at {place} can't be {value} here")
 
 
 def _check_patterns(part: dict[str, Any], place: str) -> None:
