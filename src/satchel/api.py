@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
-from satchel.base.errors import OptionError
+from satchel.base.errors import OptionError, SatchelError
 from satchel.base.log import note
 from satchel.base.options import n_bytes
 from satchel.compiler.model import load_model
@@ -138,6 +139,7 @@ def forecast(
     parallel: int = 4,
     cache_type_k: str = F16,
     cache_type_v: str = F16,
+    memory: int | str | None = None,
 ) -> Forecast:
     """The memory that `load` would take in the end, with the same arguments; loads nothing.
 
@@ -145,11 +147,18 @@ def forecast(
     """
     types = read_types(cache_type_k, cache_type_v)
     checkpoint = open_checkpoint(resolve(model))
-    tokenizer = load_tokenizer(checkpoint.metadata)  # what it takes is seen while it is there
+    tokenizer = None
+    with suppress(
+        SatchelError
+    ):  # a model whose tokenizer we don't know has its memory all the same
+        tokenizer = load_tokenizer(checkpoint.metadata)  # what it takes is seen while it is there
     from satchel.engine.ledger import Ledger
 
     length = choose_context(context, trained_context(checkpoint))
-    found = Ledger(checkpoint).forecast(length, parallel, types)
+    if memory is not None:
+        found = _fitted(checkpoint, memory, length, parallel, types, given=context is not None)
+    else:
+        found = Ledger(checkpoint).forecast(length, parallel, types)
     del tokenizer
     return found
 
@@ -221,9 +230,7 @@ class LLM:
         """`template` is the text of the chat template, if there is one; what was computed is saved
         in `folder`. `load` does all this.
         """
-        self._speaker = Speaker(
-            model, tokenizer, template, name, folder, prefix_cache=prefix_cache
-        )
+        self._speaker = Speaker(model, tokenizer, template, name, folder, prefix_cache=prefix_cache)
 
     @property
     def name(self) -> str:

@@ -31,10 +31,27 @@ def test_show(model: str, call: Call) -> None:
     assert found["arch"] == "llama"
     assert found["numbers"]["block_count"] == 2
     assert found["tokenizer"] == {"tokens": 128, "model": "gpt2"}
-    assert found["memory"]["context"] == 128
+    memory = found["memory"]
+    assert isinstance(memory, dict)
+    assert (memory["context"], memory["parallel"], memory["cache_types"]) == (128, 1, ["f16"] * 2)
+    parts = ("weights_bytes", "kv_bytes", "activations_bytes", "process_bytes")
+    assert memory["total_bytes"] == sum(memory[part] for part in parts)
     assert {row["format"]: row["tensors"] for row in found["formats"]} == {"Q8_0": 16, "F32": 5}
     failed = call("show", model, "-c", "9999")
     assert (failed.code, failed.err.count("\n")) == (2, 1)
+
+
+def test_what_would_fit(model: str, call: Call) -> None:
+    done = call("show", model, "-np", "4", "--memory", "1G")
+    assert done.code == 0
+    assert "4 times a context" in done.out
+    failed = call("show", model, "--memory", "20M")
+    assert (failed.code, failed.err.count("\n")) == (1, 1)
+    assert "weights" in failed.err
+    assert "21 MB are allowed" in failed.err
+    failed = call("bench", model, "-t", "1", "--memory", "20M")
+    assert (failed.code, failed.err.count("\n")) == (1, 1)
+    assert call("show", model, "--memory", "much").code == 2
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from tests.measure import tiny
 from satchel.base.errors import OptionError
 from satchel.files.checkpoint import Checkpoint, open_checkpoint
 from satchel.measure.bench import cases_of, load_for, measure
-from satchel.measure.forecast import forecast
 from satchel.measure.work import work_of
 
 
@@ -31,16 +30,6 @@ def test_the_work_of_a_token(checkpoint: Checkpoint) -> None:
     assert work.prompt_mads(4) == layers + head / 4
     kv_bytes = tiny.LAYERS * 2 * tiny.KV_HEADS * tiny.HEAD_DIM * 2  # keys and values in f16
     assert work.bytes_at(9) == work.weight_bytes + 10 * kv_bytes
-
-
-def test_the_memory_forecast(checkpoint: Checkpoint) -> None:
-    short, long = forecast(checkpoint, 64), forecast(checkpoint, 256)
-    per_token = tiny.LAYERS * 2 * tiny.KV_HEADS * tiny.HEAD_DIM * 2  # keys and values in f16
-    assert (short.kv, long.kv) == (64 * per_token, 256 * per_token)
-    assert short.weights <= long.weights  # with them lie the turns of all positions
-    assert checkpoint.n_bytes * 0.8 < short.weights < checkpoint.n_bytes * 2
-    assert 0 < short.activations <= long.activations
-    assert long.total == long.weights + long.kv + long.activations
 
 
 def test_results(checkpoint: Checkpoint) -> None:

@@ -78,6 +78,7 @@ def run(
     from satchel.measure.bench import cases_of, load_for, measure
 
     cases = cases_of(args.n_prompt, args.n_gen, args.n_depth)
+    check_memory(args, checkpoint, max(case.depth + case.n for case in cases))
     with load_for(checkpoint, cases, args.threads, cache_types(args)) as model:
         results = measure(model, cases, name=name, repetitions=args.repetitions)
         setting = this_setting(model.plan.kernels)
@@ -90,6 +91,14 @@ def run(
 def cache_types(args: argparse.Namespace) -> tuple[str, str]:
     """Of K and V. Speed is measured whatever they lose."""
     return args.cache_type_k, args.cache_type_v
+
+
+def check_memory(args: argparse.Namespace, checkpoint: Checkpoint, context: int) -> None:
+    """Raises MemoryLimitError for what takes more than --memory: here nothing is made to fit."""
+    if args.memory is not None:
+        from satchel.engine.ledger import Ledger
+
+        Ledger(checkpoint).forecast(context, 1, cache_types(args)).check(args.memory)
 
 
 def with_types(name: str, types: tuple[str, str]) -> str:
@@ -188,6 +197,7 @@ def profile(args: argparse.Namespace, name: str, checkpoint: Checkpoint) -> None
 
     tokenizer = load_tokenizer(checkpoint.metadata)
     cases = profile_cases(args.n_prompt, args.n_depth)
+    check_memory(args, checkpoint, max(case.depth + case.n for case in cases))
     with load_for(checkpoint, cases, args.threads, cache_types(args)) as model:
         report = profile_model(
             model, tokenizer, name=name, n_prompt=args.n_prompt, depth=args.n_depth

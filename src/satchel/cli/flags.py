@@ -167,6 +167,7 @@ CACHE = (
     Flag(("-ctk", "--cache-type-k"), f"type of keys {_TYPES}", cache_type, F16, metavar="TYPE"),
     Flag(("-ctv", "--cache-type-v"), f"type of values {_TYPES}", cache_type, F16, metavar="TYPE"),
 )
+MEMORY = Flag(("--memory",), "the most memory that may be taken, as 1.5G", n_bytes, metavar="BYTES")
 FORCE = Flag(
     ("--force-cache-type",), "take cache types that are known to lose much, too", switch, False
 )
@@ -272,7 +273,8 @@ COMMANDS = {
     "run": Command(
         "answer one prompt",
         (
-            MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX,
+            MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, MEMORY, *CACHE, FORCE,
+            NO_PREFIX,
             *ANSWER, *GRAMMARS,
         ),
         "MODEL [PROMPT]",
@@ -286,7 +288,7 @@ COMMANDS = {
             SYSTEM,
             Flag(("--session",), "go on with the conversation of this name, kept between calls",
                  metavar="NAME"),
-            QUIET, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX, *ANSWER, *GRAMMARS,
+            QUIET, CONTEXT, THREADS, MEMORY, *CACHE, FORCE, NO_PREFIX, *ANSWER, *GRAMMARS,
         ),
         "MODEL",
         "chat:chat",
@@ -295,7 +297,7 @@ COMMANDS = {
     "serve": Command(
         "serve models over HTTP, to clients of OpenAI's and Ollama's protocols",
         (
-            MODEL, CONTEXT, THREADS, *CACHE, FORCE, NO_PREFIX,
+            MODEL, CONTEXT, THREADS, MEMORY, *CACHE, FORCE, NO_PREFIX,
             Flag(("--host",), "address to listen on", default="127.0.0.1", metavar="HOST"),
             Flag(("--port",), "port to listen on; 0: any free one", whole(0, 65535), 8080),
             Flag(("--api-key",), "let in only who knows this key; better in its variable",
@@ -323,7 +325,12 @@ COMMANDS = {
     ),
     "show": Command(
         "what a model is, and the memory it needs",
-        (MODEL, CONTEXT, *CACHE, JSON),
+        (
+            MODEL, CONTEXT, MEMORY, *CACHE,
+            Flag(("-np", "--parallel"), "full contexts that fit into the KV cache", whole(1, 64),
+                 1),
+            JSON,
+        ),
         "MODEL",
         "show:show",
     ),
@@ -345,6 +352,7 @@ COMMANDS = {
             Flag(("--save",), "keep the results under this name", metavar="NAME"),
             Flag(("--compare",), "exit code 1 if slower than these", metavar="NAME"),
             THREADS,
+            MEMORY,
             *CACHE,
             JSON,
         ),
@@ -402,12 +410,13 @@ def unknown_variables() -> list[str]:
 
 
 def cache_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of CACHE, FORCE and NO_PREFIX as options of satchel.load."""
+    """The flags of MEMORY, CACHE, FORCE and NO_PREFIX as options of satchel.load."""
     return {
         "cache_type_k": args.cache_type_k,
         "cache_type_v": args.cache_type_v,
         "force_cache_type": args.force_cache_type,
         "prefix_cache": not args.no_prefix_cache,
+        "memory": args.memory,
     }
 
 

@@ -10,20 +10,25 @@ from satchel.cli.output import as_json, table
 from satchel.files.store import resolve
 
 if TYPE_CHECKING:
+    from satchel.engine.ledger import Forecast
     from satchel.files.checkpoint import Checkpoint
-    from satchel.measure.forecast import Forecast
 
 
 def show(args: argparse.Namespace) -> int:
     """Prints the model's numbers, tensors by format, tokenizer, template and memory."""
     path = resolve(args.model)
-    from satchel.api import choose_context, trained_context
+    from satchel.api import forecast
     from satchel.files.checkpoint import open_checkpoint
-    from satchel.measure.forecast import forecast
 
     checkpoint = open_checkpoint(path)
-    context = choose_context(args.ctx_size, trained_context(checkpoint))
-    memory = forecast(checkpoint, context, (args.cache_type_k, args.cache_type_v))
+    memory = forecast(
+        path,
+        context=args.ctx_size,
+        parallel=args.parallel,
+        cache_type_k=args.cache_type_k,
+        cache_type_v=args.cache_type_v,
+        memory=args.memory,
+    )
     print(as_json(facts(checkpoint, memory)) if args.json else text(checkpoint, memory))
     return 0
 
@@ -44,10 +49,14 @@ def facts(checkpoint: Checkpoint, memory: Forecast) -> dict[str, Any]:
         "chat_template": checkpoint.metadata.get_str("tokenizer.chat_template", "") or None,
         "memory": {
             "context": memory.context,
+            "parallel": memory.parallel,
+            "cache_types": list(memory.cache_types),
             "weights_bytes": memory.weights,
             "kv_bytes": memory.kv,
             "activations_bytes": memory.activations,
+            "process_bytes": memory.process,
             "total_bytes": memory.total,
+            "packing_bytes": memory.packing,
         },
     }
 
@@ -99,11 +108,14 @@ def text(checkpoint: Checkpoint, memory: Forecast) -> str:
     lines = [f"{key.ljust(width)}  {value}" for key, value in pairs.items()]
     rows = [(n, c, f"{w:,}", log.size(b)) for n, c, w, b in by_format(checkpoint)]
     lines += ["", table(("format", "tensors", "weights", "size"), rows)]
-    lines += ["", f"memory at a context of {memory.context} tokens:"]
+    times = f"{memory.parallel} times " if memory.parallel > 1 else ""
+    lines += ["", f"memory at {times}a context of {memory.context} tokens:"]
     parts = [
         ("weights", memory.weights),
         ("KV cache", memory.kv),
         ("activations", memory.activations),
+        ("Python", memory.process),
         ("together", memory.total),
+        ("when packing", memory.packing),
     ]
     return "\n".join(lines + [f"  {name:12} {log.size(n):>8}" for name, n in parts])

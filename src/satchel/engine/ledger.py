@@ -55,6 +55,14 @@ class Forecast:
     def total(self) -> int:
         return self.weights + self.kv + self.activations + self.process
 
+    def check(self, memory: int) -> None:
+        """Raises MemoryLimitError, with the numbers, for what takes more than `memory` bytes."""
+        if self.total > memory:
+            raise MemoryLimitError(
+                f"the model needs {self} for a context of {self.context} tokens, and "
+                f"{size(memory)} are allowed"
+            )
+
     def __str__(self) -> str:
         return (
             f"{size(self.total)}: weights {size(self.weights)}, KV cache {size(self.kv)}, "
@@ -124,11 +132,7 @@ class Ledger:
             found = self._changed(found, cache_types=SMALLER)
         if found.total > memory and not context_is_given:
             found = self._shortened(found, memory)
-        if found.total > memory:
-            raise MemoryLimitError(
-                f"the model needs {found} for a context of {found.context} tokens, and "
-                f"{size(memory)} are allowed"
-            )
+        found.check(memory)
         for what, old, new in (
             ("sequences of full length have room at a time", asked.parallel, found.parallel),
             ("is the type of keys and values", asked.cache_types[0], found.cache_types[0]),
