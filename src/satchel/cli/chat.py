@@ -29,7 +29,7 @@ HELP = """/help         this list
 A line that ends in a backslash goes on in the next one; a message in triple quotes has many lines.
 Ctrl-C stops an answer."""
 QUOTES = '"""'
-NAME = re.compile(r"[\w][\w.-]{0,99}", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def chat(args: argparse.Namespace) -> int:
@@ -48,7 +48,7 @@ def chat(args: argparse.Namespace) -> int:
         reader = Reader()
         if reader.is_person:
             log.note(f"{llm.name}: say something, or /help")
-        kept = Kept(session, args.session, args.system_prompt) if args.session else None
+        kept = Kept(session, args.session, args.system_prompt) if args.session is not None else None
         failed = Talk(session, answering, quiet=args.quiet, kept=kept).run(reader)
         if kept:
             kept.close()
