@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from tests.serve.served import SAYS, serving, wait_for
 from tests.test_api import make, says
+from tests.text.tool_templates import HERMES
 
 N = int(os.environ.get("DAMAGED_REQUESTS", "2000"))
 
@@ -29,6 +30,38 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
         ],
         "max_tokens": 3, "temperature": 0.7, "top_p": 0.9, "stop": ["x"], "seed": 5, "n": 1,
         "logit_bias": {"65": -1.5}, "stream": True, "stream_options": {"include_usage": True},
+    }),
+    ("/v1/chat/completions", {
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "abcdefghi",
+             "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]},
+            {"role": "tool", "tool_call_id": "abcdefghi", "content": "7"},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f", "strict": False, "parameters": {
+            "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}],
+        "tool_choice": "auto", "parallel_tool_calls": True, "max_tokens": 3, "logprobs": True,
+        "top_logprobs": 2, "chat_template_kwargs": {"x": 1},
+    }),
+    ("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 40,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {
+            "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+    }),
+    ("/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "response_format": {
+            "type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+    }),
+    ("/v1/responses", {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "function_call", "call_id": "abcdefghi", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "abcdefghi", "output": "7"},
+        ],
+        "instructions": "Be brief.", "max_output_tokens": 2, "store": True, "stream": True,
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        "text": {"format": {"type": "text"}}, "metadata": {"a": "b"},
     }),
     ("/v1/completions", {"prompt": ["Say:", "So"], "max_tokens": 2, "echo": True, "top_k": 4}),
     ("/v1/completions", {"prompt": [83, 97, 121, 58], "max_tokens": 2, "min_p": 0.1}),
@@ -101,7 +134,7 @@ def open_files() -> int:
 @pytest.mark.slow
 def test_damaged_requests_do_no_damage() -> None:
     chance = random.Random(8)
-    with serving(lambda _: make(says(SAYS))) as served:
+    with serving(lambda _: make(says(SAYS), template=HERMES, context_length=512)) as served:
         client = HTTPConnection("127.0.0.1", served.port, timeout=30)
         counts: dict[int, int] = {}
         at_half = files = threads = 0

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from tests.serve.served import SAYS, serving
 from tests.test_api import make, says
+from tests.text.tool_templates import HERMES
 
 from satchel.serve.app import ENDPOINTS
 
@@ -21,7 +22,7 @@ def test_every_endpoint_is_described() -> None:
 
 @pytest.mark.slow
 def test_schemathesis_finds_no_fault() -> None:
-    with serving(lambda _: make(says(SAYS))) as served:
+    with serving(lambda _: make(says(SAYS), template=HERMES)) as served:
         schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
         schema = schema.exclude(path="/api/pull")  # that would go out into the world
         n_asked = 0

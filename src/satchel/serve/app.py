@@ -20,6 +20,7 @@ from satchel.serve import (
     openai_chat,
     openai_text,
     page,
+    responses,
     status,
     texts,
 )
@@ -49,6 +50,9 @@ ENDPOINTS = (
     Endpoint("GET", "/", page.page),
     Endpoint("POST", "/v1/chat/completions", openai_chat.chat, openai_chat.CHAT),
     Endpoint("POST", "/v1/completions", openai_text.complete, openai_text.COMPLETION),
+    Endpoint("POST", "/v1/responses", responses.respond, responses.RESPONSE),
+    Endpoint("GET", "/v1/responses/{name}", responses.retrieve),
+    Endpoint("DELETE", "/v1/responses/{name}", responses.forget),
     Endpoint("POST", "/v1/embeddings", embeddings.openai, embeddings.OPENAI),
     Endpoint("GET", "/v1/models", openai.models),
     Endpoint("GET", "/v1/models/{name:path}", openai.model),

@@ -109,7 +109,7 @@ class Gate:
         if origin in self.server.settings.cors_origins:
             headers |= {
                 "access-control-allow-origin": str(origin),
-                "access-control-allow-methods": "GET, POST",
+                "access-control-allow-methods": "GET, POST, DELETE",
                 "access-control-allow-headers": "authorization, content-type, x-request-id",
                 "access-control-max-age": "600",
                 "vary": "Origin",

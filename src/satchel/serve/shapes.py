@@ -143,9 +143,17 @@ def _check_any(value: Any, shapes: Sequence[Shape], name: str) -> None:
             return check(value, shape, name)
         except (FieldError, UnsupportedFieldError) as error:
             errors.append(error)
-    # a shape of the right type knows best what is wrong
-    near = [e for e, s in zip(errors, shapes, strict=True) if _is(value, str(s.get("type")))]
-    raise (near or errors)[-1]
+    # a shape of the right type knows best what is wrong, one for a record's own kind better still
+    pairs = list(zip(errors, shapes, strict=True))
+    near = [error for error, shape in pairs if _is(value, str(shape.get("type")))]
+    same = [error for error, shape in pairs if _is_kind(value, shape)]
+    raise (same or near or errors)[-1]
+
+
+def _is_kind(value: Any, shape: Shape) -> bool:
+    """Whether a value's field `type` says that it is of this shape."""
+    kinds = shape.get("properties", {}).get("type", {}).get("enum", ())
+    return isinstance(value, dict) and cast("dict[str, Any]", value).get("type") in kinds
 
 
 def _check_enum(value: Any, shape: Shape, name: str) -> None:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from satchel.serve.journal import Journal
 from satchel.serve.metrics import Metrics
 from satchel.serve.models import Models
+from satchel.serve.response_store import ResponseStore
 from satchel.serve.settings import Settings
 
 
@@ -21,6 +22,7 @@ class Server:
     models: Models
     journal: Journal
     metrics: Metrics = field(default_factory=Metrics)
+    responses: ResponseStore = field(default_factory=ResponseStore)
     in_flight: int = 0  # answers in the making or waiting
     pulling: bool = False  # a model is being fetched
 

@@ -66,6 +66,21 @@ def events(request: Request, answers: Answers, objects: Objects) -> Streamed:
     return Streamed(answers, chunks(), "text/event-stream", _limit_s(request))
 
 
+def typed_events(
+    request: Request,
+    answers: Answers,
+    objects: Objects,
+    failure: Callable[[Exception], dict[str, Any]],
+) -> Streamed:
+    """Objects as server-sent events that bear their type as a name, as OpenAI's Responses do."""
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        async for found in _told(request, answers, objects, failure):
+            yield f"event: {found['type']}\ndata: {as_json(found)}\n\n".encode()
+
+    return Streamed(answers, chunks(), "text/event-stream", _limit_s(request))
+
+
 def lines(request: Request, answers: Answers | None, objects: Objects) -> Streamed:
     """Objects as lines of JSON, as Ollama's clients read them."""
 
