@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from satchel.runtime.batch import MAX_WANTED, NO_PAGE, PAGE, RANKED, STRIP, Batch, CacheGroup
+from satchel.runtime.batch import (
+    MAX_WANTED,
+    NO_PAGE,
+    PAGE,
+    RANKED,
+    STRIP,
+    Batch,
+    CacheGroup,
+    Sizes,
+)
 
 EMPTY = -1
 STATE_DIM = 8
@@ -47,8 +56,10 @@ class FakeModel:
         self.ranked = ranks_of(np.empty((0, vocab_size), np.float32))
         self.states = np.empty((0, STATE_DIM), np.float32)
         self.n_copies = 0
+        self.discarded: list[tuple[int, int]] = []
         self.closed = False
         self.fingerprint = "fake"
+        self.sizes = Sizes(1000, sum(g.n_pages * g.page_bytes for g in self.groups), 100)
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
         assert not self.closed, "run after close"
@@ -114,6 +125,10 @@ class FakeModel:
         if self.reply:
             row[self.reply(seen[0])] = 40
         return row
+
+    def discard_pages(self, group: int, pages: Sequence[int]) -> None:
+        self.discarded += [(group, page) for page in pages]
+        self.slots[group][pages] = EMPTY
 
     def copy_page(self, group: int, source: int, target: int) -> None:
         self.n_copies += 1

@@ -35,6 +35,19 @@ def test_a_shared_page_is_freed_by_its_last_holder() -> None:
     pool.check([])
 
 
+def test_memory_is_given_back_once_and_taken_from_the_first_page_on() -> None:
+    pool = pool_of(5)
+    pages = [pool.take() for _ in range(4)]
+    for page in (1, 0, 3):
+        pool.release(page)
+    assert sorted(pool.give_back()) == [0, 1, 3]
+    assert pool.used == {2}
+    assert pool.give_back() == []
+    assert [pool.take() for _ in range(4)] == [0, 1, 3, 4]
+    pool.check([[2], [0, 1, 3, 4]])
+    assert len(pages) == 4
+
+
 def test_no_page_is_left() -> None:
     pool = pool_of(1)
     pool.take()

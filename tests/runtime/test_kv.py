@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
+
 import numpy as np
 import pytest
 
 from satchel.base.errors import CacheError
 from satchel.runtime.batch import CacheGroup, pages_within
-from satchel.runtime.kv import GroupMemory
+from satchel.runtime.kv import GroupMemory, runs
 from satchel.runtime.memory import Memory
 
 
@@ -43,3 +46,18 @@ def test_pages_that_positions_lie_in() -> None:
     for n in range(1, 300):
         most = max((first + n - 1) // 64 - first // 64 + 1 for first in range(64))
         assert pages_within(n) == most
+
+
+def test_pages_are_discarded_in_all_layers() -> None:
+    size = mmap.PAGESIZE
+    memory, layers = memory_of(size, 2 * size)
+    kept = memory.read(1)
+    memory.discard([2, 0])
+    assert memory.read(1) == kept
+    if sys.platform == "linux":
+        assert not any(layer[[0, 2]].any() for layer in layers)
+
+
+def test_runs_of_neighbours() -> None:
+    assert list(runs([5, 1, 2, 9, 3])) == [(1, 3), (5, 1), (9, 1)]
+    assert list(runs([])) == []

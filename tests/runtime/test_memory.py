@@ -6,9 +6,11 @@ import mmap
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from satchel.base.errors import KernelError, MemoryLimitError
+from satchel.machine.memory import resident_bytes
 from satchel.runtime.memory import ALIGN, HUGE, Memory, align, prefer_huge_pages
 
 
@@ -67,3 +69,30 @@ def test_huge_pages_are_asked_for(tmp_path: Path) -> None:
         told = Path("/proc/self/smaps").read_text().split(str(path))[1]
     flags = next(line for line in told.splitlines() if line.startswith("VmFlags:"))
     assert "hg" in flags.split()
+
+
+def test_whole_pages_are_given_back_and_no_others() -> None:
+    page = mmap.PAGESIZE
+    with Memory(8 * page) as memory:
+        array = memory.array(np.uint8, 8 * page)
+        array[:] = 7
+        memory.discard(page - 1, 3 * page)  # a byte of page 0, pages 1 and 2, most of page 3
+        assert np.all(array[:page] == 7)
+        assert np.all(array[3 * page :] == 7)
+        assert set(array[page : 3 * page].tolist()) <= {0, 7}
+        if hasattr(mmap, "MADV_DONTNEED") and sys.platform == "linux":
+            assert not array[page : 3 * page].any()
+        memory.discard(5, 0)
+        memory.discard(5, page // 2)
+        assert np.all(array[:page] == 7)
+        with pytest.raises(KernelError, match="lie outside"):
+            memory.discard(7 * page, 2 * page)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system's own count is needed")
+def test_the_system_has_them_back() -> None:
+    with Memory(32 << 20) as memory:
+        memory.array(np.uint8, 32 << 20)[:] = 1
+        before = resident_bytes() or 0
+        memory.discard(0, 32 << 20)
+        assert before - (resident_bytes() or 0) > 30 << 20

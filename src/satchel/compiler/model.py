@@ -4,7 +4,7 @@ asks for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from satchel.base.errors import OptionError
 from satchel.base.options import options
 from satchel.compiler.limits import Limits, max_pages, scalars_of, tables_name
-from satchel.compiler.packing import PackedWeights
+from satchel.compiler.packing import PackedWeights, sizes_of
 from satchel.compiler.plan_cache import Ready, find_ready, ready_key
 from satchel.compiler.sources import plan_digest
 from satchel.compiler.weights import Turns
@@ -27,7 +27,7 @@ from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
 from satchel.machine.tuned import best_threads
-from satchel.runtime.batch import MAX_WANTED, PAGE, RANKED, Batch, CacheGroup
+from satchel.runtime.batch import MAX_WANTED, PAGE, RANKED, Batch, CacheGroup, Sizes
 from satchel.runtime.executor import Executor, Profile
 from satchel.runtime.kv import GroupMemory
 from satchel.runtime.link import link_all
@@ -84,6 +84,7 @@ class CompiledModel:
         # apart, as the turns alone depend on the context: another one packs nothing anew
         turns = {name: w for name, w in ready.weights.items() if isinstance(w, Turns)}
         others = {name: w for name, w in ready.weights.items() if name not in turns}
+        self._recipes = ready.weights
         self._packed = tuple(
             PackedWeights(checkpoint, weights, cache, target, objects)
             for weights in (others, turns)
@@ -165,11 +166,18 @@ class CompiledModel:
     def copy_page(self, group: int, source: int, target: int) -> None:
         self._kv[group].copy(source, target)
 
+    def discard_pages(self, group: int, pages: Sequence[int]) -> None:
+        self._kv[group].discard(pages)
+
     def read_page(self, group: int, page: int) -> bytes:
         return self._kv[group].read(page)
 
     def write_page(self, group: int, page: int, data: bytes) -> None:
         self._kv[group].write(page, data)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        return sizes_of(self.plan, self._recipes)
 
     @property
     def maxima(self) -> NDArray[np.float32]:

@@ -28,8 +28,10 @@ from satchel.compiler.weights import Bytes, FileRows, Weight
 from satchel.files.checkpoint import Checkpoint
 from satchel.files.lock import locked
 from satchel.lang.target import Target
+from satchel.runtime.batch import Sizes
 from satchel.runtime.memory import Memory, align, prefer_huge_pages
 from satchel.runtime.objects import ObjectCache
+from satchel.runtime.plan import Plan
 
 SCHEMA = 2  # raised when the layout of a packed format, or of this file, changes
 HEADER = 4096
@@ -47,6 +49,18 @@ def offsets_of(weights: Mapping[str, Weight]) -> tuple[dict[str, int], int]:
             offsets[name] = at
             at = align(at + weight.bytes)
     return offsets, at
+
+
+def sizes_of(plan: Plan, weights: Mapping[str, Weight]) -> Sizes:
+    """The memory of a model with this plan and these weights."""
+    rows = sum(weight.bytes for weight in weights.values() if isinstance(weight, FileRows))
+    kinds = dict.fromkeys(("kv", "input", "output", "scratch"), 0)
+    for buffer in plan.buffers:
+        if buffer.kind in kinds:
+            kinds[buffer.kind] += buffer.bytes
+    kv = kinds.pop("kv")
+    activations = plan.bytes_of("arena") + sum(kinds.values())
+    return Sizes(offsets_of(weights)[1] + 2 * HEADER + rows, kv, activations)
 
 
 class PackedWeights:

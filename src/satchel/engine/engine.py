@@ -17,6 +17,7 @@ from satchel.engine.saved import Saved
 from satchel.engine.scheduler import Scheduler, Share
 from satchel.engine.sequence import Sequence
 from satchel.engine.upkeep import ALONE_BYTES, BESIDE_BYTES, Upkeep
+from satchel.machine.memory import resident_bytes
 from satchel.runtime.batch import Model
 
 if TYPE_CHECKING:
@@ -34,6 +35,17 @@ class GroupUsage:
 
 
 @dataclass(frozen=True)
+class MemoryUsage:
+    """In bytes. Weights and activations are taken as they are used, the KV cache page by page."""
+
+    weights: int
+    activations: int
+    kv: int  # all pages
+    kv_taken: int  # of these, the ones that memory has been taken for
+    process: int | None  # what the whole process has, by the system's count; None: not known
+
+
+@dataclass(frozen=True)
 class Usage:
     """What an engine is doing, and has done since it began."""
 
@@ -42,6 +54,7 @@ class Usage:
     groups: tuple[GroupUsage, ...]
     steps: int
     shares: int  # requests that took part in a step, summed over all steps
+    memory: MemoryUsage
 
     @property
     def pages(self) -> int:
@@ -107,7 +120,13 @@ class Engine:
             groups=groups,
             steps=self.n_steps,
             shares=self.n_shares,
+            memory=self._memory(),
         )
+
+    def _memory(self) -> MemoryUsage:
+        sizes = self.model.sizes
+        taken = sum(len(pool.used) * pool.group.page_bytes for pool in self.pools)
+        return MemoryUsage(sizes.weights, sizes.activations, sizes.kv, taken, resident_bytes())
 
     def sequence(self) -> Sequence:
         """A new and empty sequence."""
@@ -166,6 +185,17 @@ class Engine:
                 if not self.tree.evict(group):
                     break
         return sum(pool.n_free for pool in self.pools) - before
+
+    def give_back(self) -> int:
+        """Gives the memory of free pages back to the system; its bytes. Between two steps, see
+        `Driver.do`.
+        """
+        n_bytes = 0
+        for group, pool in enumerate(self.pools):
+            if pages := pool.give_back():
+                self.model.discard_pages(group, pages)
+                n_bytes += len(pages) * pool.group.page_bytes
+        return n_bytes
 
     def _do_jobs(self) -> None:
         while self.jobs:

@@ -18,9 +18,9 @@ from satchel.compiler.expose_states import expose_states
 from satchel.compiler.limits import Limits
 from satchel.compiler.lower import lower_graph
 from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
-from satchel.compiler.packing import HEADER, offsets_of
+from satchel.compiler.packing import sizes_of
 from satchel.compiler.pipeline import fuse
-from satchel.compiler.weights import FileRows, Matrix
+from satchel.compiler.weights import Matrix
 from satchel.engine.cache_loss import LIMIT, cache_loss
 from satchel.engine.pages import pages_for
 from satchel.files.checkpoint import Checkpoint
@@ -89,23 +89,17 @@ class Ledger:
         n_pages = parallel * pages_for(context)
         limits = Limits(MAX_BATCH, context, n_pages, MAX_SEQUENCES, cache_types)
         lowered = lower_graph(self._fused, self._target, limits)
-        rows = sum(w.bytes for w in lowered.weights.values() if isinstance(w, FileRows))
-        packed = offsets_of(lowered.weights)[1] + 2 * HEADER
+        sizes = sizes_of(lowered.plan, lowered.weights)
         matrices = sum(w.bytes for w in lowered.weights.values() if isinstance(w, Matrix))
-        kinds = dict.fromkeys(("kv", "input", "output", "scratch"), 0)
-        for buffer in lowered.plan.buffers:
-            if buffer.kind in kinds:
-                kinds[buffer.kind] += buffer.bytes
-        kv = kinds.pop("kv")
         return Forecast(
             context=context,
             parallel=parallel,
             cache_types=cache_types,
-            weights=packed + rows,
-            kv=kv,
-            activations=lowered.plan.bytes_of("arena") + sum(kinds.values()),
+            weights=sizes.weights,
+            kv=sizes.kv,
+            activations=sizes.activations,
             process=self._process,
-            packing=self._process + packed + min(matrices, self._file_bytes),
+            packing=self._process + sizes.weights + min(matrices, self._file_bytes),
         )
 
     def fit(

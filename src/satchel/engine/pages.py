@@ -25,6 +25,7 @@ class PagePool:
         self.n_pages = n_pages = group.n_pages
         self.holders = [0] * n_pages
         self.free = list(range(n_pages - 1, -1, -1))  # a stack: page 0 on top, then the last freed
+        self.used: set[int] = set()  # those that memory has been taken for
         self.kept: set[int] = set()
         self.n_idle = 0
 
@@ -48,6 +49,7 @@ class PagePool:
         if not self.free:
             raise MemoryLimitError(f"all {self.n_pages} pages of the KV cache are in use")
         page = self.free.pop()
+        self.used.add(page)
         self.holders[page] = 1
         return page
 
@@ -81,6 +83,13 @@ class PagePool:
             self.n_idle -= 1
             self.free.append(page)
 
+    def give_back(self) -> list[int]:
+        """The free pages that memory was taken for, which their memory is taken from now."""
+        pages = [page for page in self.free if page in self.used]
+        self.used.difference_update(pages)
+        self.free.sort(reverse=True)
+        return pages
+
     def is_idle(self, page: int) -> bool:
         """Whether a page is kept, and no sequence holds it."""
         return page in self.kept and not self.holders[page]
@@ -101,6 +110,7 @@ class PagePool:
         assert set(kept) == self.kept, "other pages are kept than should be"
         unheld = {page for page, count in enumerate(self.holders) if not count}
         assert set(self.free) == unheld - self.kept, "a page is lost"
+        assert set(range(self.n_pages)) - unheld <= self.used, "a page is held, but not used"
         assert self.n_idle == len(unheld & self.kept), "idle pages are miscounted"
 
 

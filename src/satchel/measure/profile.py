@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from satchel.engine.sampler import Sampler, SamplingParams
 from satchel.measure.bench import Case, Runner
 from satchel.measure.costs import Cost, Costs
 from satchel.measure.limits import LimitMeter
-from satchel.runtime.batch import Batch, CacheGroup
+from satchel.runtime.batch import Batch, CacheGroup, Sizes
 from satchel.runtime.executor import Profile
 from satchel.text import Detokenizer, Tokenizer
 
@@ -334,6 +334,15 @@ class Watched:
     def write_page(self, group: int, page: int, data: bytes) -> None:
         """As the model's own."""
         self._model.write_page(group, page, data)
+
+    @property
+    def sizes(self) -> Sizes:
+        """As the model's own."""
+        return self._model.sizes
+
+    def discard_pages(self, group: int, pages: Sequence[int]) -> None:
+        """As the model's own."""
+        self._model.discard_pages(group, pages)
 
     @property
     def maxima(self) -> NDArray[np.float32]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     import numpy.typing as npt
 
@@ -37,6 +39,19 @@ class CacheGroup:
 def pages_within(n_positions: int) -> int:
     """The most pages that so many positions, one after another, lie in."""
     return (n_positions - 2) // PAGE + 2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The memory of a model, in bytes, once all of it has been used."""
+
+    weights: int  # packed, and the file's table of embeddings
+    kv: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv + self.activations
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,11 @@ class Model(Protocol):
         ...
 
     @property
+    def sizes(self) -> Sizes:
+        """The memory that it takes."""
+        ...
+
+    @property
     def fingerprint(self) -> str:
         """Of all that decides, beside its tokens, what a page holds, to the last bit."""
         ...
@@ -94,6 +114,12 @@ class Model(Protocol):
 
     def read_page(self, group: int, page: int) -> bytes:
         """A page's content, `page_bytes` long: the group's layers in order, each as it lies."""
+        ...
+
+    def discard_pages(self, group: int, pages: Sequence[int]) -> None:
+        """Gives the memory of pages back to the system, where it takes it; what they hold is lost.
+        Between two runs only.
+        """
         ...
 
     def write_page(self, group: int, page: int, data: bytes) -> None:

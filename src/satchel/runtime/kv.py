@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,11 +15,19 @@ class GroupMemory:
     """One buffer for each layer, and in each all pages one after another."""
 
     def __init__(self, window: int | None, n_pages: int, buffers: Sequence[Memory]) -> None:
+        self._buffers = buffers
         self._layers = [
             memory.array(np.uint8, memory.n_bytes).reshape(n_pages, -1) for memory in buffers
         ]
         n_bytes = sum(layer.shape[1] for layer in self._layers)
         self.group = CacheGroup(window, n_pages, n_bytes)
+
+    def discard(self, pages: Sequence[int]) -> None:
+        """See runtime.batch.Model.discard_pages."""
+        for memory, layer in zip(self._buffers, self._layers, strict=True):
+            n_bytes = layer.shape[1]
+            for first, n in runs(pages):
+                memory.discard(first * n_bytes, n * n_bytes)
 
     def copy(self, source: int, target: int) -> None:
         """See runtime.batch.Model.copy_page."""
@@ -38,3 +46,17 @@ class GroupMemory:
         for layer in self._layers:
             layer[page] = whole[at : at + layer.shape[1]]
             at += layer.shape[1]
+
+
+def runs(pages: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours together: the first of each run, and how many they are."""
+    first = n = 0
+    for page in sorted(pages):
+        if n and page == first + n:
+            n += 1
+            continue
+        if n:
+            yield first, n
+        first, n = page, 1
+    if n:
+        yield first, n

@@ -36,9 +36,11 @@ class Memory:
         self.n_bytes = n_bytes
         huge = huge and n_bytes >= HUGE
         room = align(max(n_bytes, 1), mmap.PAGESIZE) + (HUGE if huge else 0)
-        raw = np.frombuffer(_map(room, huge), np.uint8)
+        self._mapping: mmap.mmap | None = _map(room, huge)
+        raw = np.frombuffer(self._mapping, np.uint8)
         start = -raw.ctypes.data % HUGE if huge else 0
         self._bytes: np.ndarray[Any, np.dtype[np.uint8]] | None = raw[start : start + n_bytes]
+        self._start = start
         self.address: int = raw.ctypes.data + start
 
     def array(self, dtype: DTypeLike, count: int, offset: int = 0) -> np.ndarray[Any, Any]:
@@ -54,9 +56,19 @@ class Memory:
             )
         return self._bytes[offset : offset + count * dtype.itemsize].view(dtype)
 
+    def discard(self, offset: int, n_bytes: int) -> None:
+        """Gives the system back what it can take of these bytes: whole pages of its own. They read
+        as zeroes then, or as they were. Systems that do not know how keep them.
+        """
+        self.array("u1", n_bytes, offset)  # whether they lie inside
+        first = align(self._start + offset, mmap.PAGESIZE)
+        end = (self._start + offset + n_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._mapping is not None and first < end and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
+
     def close(self) -> None:
         """Give the memory back."""
-        self._bytes = None
+        self._bytes = self._mapping = None
 
     def __enter__(self) -> Memory:
         return self
