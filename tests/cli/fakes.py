@@ -22,7 +22,7 @@ STATS = SimpleNamespace(
 
 
 class FakeStream:
-    """Pieces, then the stats; a piece that is an exception is raised."""
+    """Pieces, then the stats; one that is a pair has thoughts too, an exception is raised."""
 
     def __init__(self, pieces: list[Any]) -> None:
         self.pieces = pieces
@@ -33,7 +33,8 @@ class FakeStream:
         for piece in self.pieces:
             if isinstance(piece, BaseException):
                 raise piece
-            yield SimpleNamespace(text=piece)
+            thought, text = piece if isinstance(piece, tuple) else ("", piece)
+            yield SimpleNamespace(text=text, reasoning=thought)
         self.stats = STATS
 
     def close(self) -> None:

@@ -30,6 +30,12 @@ def test_each_line_of_a_pipe_is_a_message(llm: FakeLLM, call: Call) -> None:
     assert said(llm) == ["Hi", "Why?"]
 
 
+def test_thoughts_are_no_part_of_the_answer(llm: FakeLLM, call: Call) -> None:
+    llm.answers = [[("Hm", ""), (".", ""), ("", "Yes"), "!"]]
+    done = call("chat", "m", "-q", stdin=b"Hi\n")
+    assert (done.out, done.err) == ("Yes!\n", "Hm.\n\n")
+
+
 def test_messages_of_many_lines(llm: FakeLLM, call: Call) -> None:
     text = b'one\\\ntwo\n"""three\n/four\n"""\n"""five"""\n"""six\n'
     assert call("chat", "m", stdin=text).code == 0

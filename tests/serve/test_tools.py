@@ -6,14 +6,17 @@ import json
 import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from tests.engine.test_chat import CALL, CITIES, FIXED, ROOMY, TOOLS
 from tests.serve.served import Served, serving
 from tests.test_api import make, says
 from tests.text.tool_templates import HERMES, THINKING
 
+import satchel
 from satchel.api import LLM
 
 PATH = "/v1/chat/completions"
@@ -258,3 +261,44 @@ def test_a_form_that_cannot_be_kept_to_is_named(caller: Served) -> None:
     answer = caller.post(PATH, {"messages": ASKED, "tools": tools, "tool_choice": "required"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
     assert "uniqueItems" in answer.json()["error"]["message"]
+
+
+def test_a_real_model_is_made_to_call(smollm2: Path) -> None:
+    """SmolLM2 knows no tools; a grammar and another template have it call one all the same."""
+
+    def load(reference: str) -> LLM:
+        llm = satchel.load(reference, context=1024, threads=2, parallel=4)
+        llm._speaker.template = HERMES
+        return llm
+
+    city = {"type": "string", "maxLength": 20}
+    unit = {"enum": ["celsius", "fahrenheit"]}
+    schema = {"type": "object", "properties": {"city": city, "unit": unit},
+              "required": ["city", "unit"]}  # fmt: skip
+    function = {"name": "get_weather", "description": "The weather", "parameters": schema}
+    tools: list[Any] = [{"type": "function", "function": function}]
+    with serving(load, [str(smollm2)]) as served:
+        client = served.openai()
+        fields: dict[str, Any] = {
+            "model": client.models.list().data[0].id,
+            "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+            "tools": tools, "tool_choice": "required", "temperature": 0,
+            "parallel_tool_calls": False, "max_tokens": 100,
+        }  # fmt: skip
+        (choice,) = client.chat.completions.create(**fields).choices
+        (call,) = choice.message.tool_calls or []
+        assert (choice.finish_reason, call.function.name) == ("tool_calls", "get_weather")
+        arguments = json.loads(call.function.arguments)
+        jsonschema.validate(arguments, schema)
+        assert "Paris" in arguments["city"]
+        deltas = [
+            one.function.arguments
+            for chunk in client.chat.completions.create(**fields, stream=True)
+            for one in chunk.choices[0].delta.tool_calls or []
+        ]
+        assert json.loads("".join(deltas)) == arguments
+        result = {"role": "tool", "tool_call_id": call.id, "content": "15 degrees, rain"}
+        fields["messages"] += [choice.message.model_dump(exclude_none=True), result]
+        again = client.chat.completions.create(**{**fields, "tool_choice": "auto"})
+        assert again.choices[0].message.content
+        assert again.usage.prompt_tokens_details.cached_tokens > 50

@@ -12,10 +12,22 @@ if TYPE_CHECKING:
 
 
 def write_stream(stream: Stream) -> Stats:
-    """Prints an answer to stdout while it comes, with a line's end; returns what it took."""
+    """Prints an answer to stdout while it comes, with a line's end; returns what it took.
+
+    Thoughts go to stderr: they are no part of the answer.
+    """
     text = ""
+    thinks = False
     for piece in stream:
+        if piece.reasoning:
+            thinks = True
+            sys.stderr.write(piece.reasoning)
+            sys.stderr.flush()
         if piece.text:
+            if thinks:
+                thinks = False
+                sys.stderr.write("\n\n")
+                sys.stderr.flush()
             text = piece.text
             sys.stdout.write(text)
             sys.stdout.flush()
