@@ -111,6 +111,7 @@ class CompiledModel:
             self._inputs[tables_name(i)].reshape(-1, max_pages(limits))
             for i in range(len(self._kv))
         ]
+        self._last: Batch | None = None  # what the inputs hold
         self._counts: dict[str, int] = {}
         self._scalars: dict[str, int] = {}
         self._vocab = ready.vocab_size
@@ -232,6 +233,31 @@ class CompiledModel:
 
     def start(self, batch: Batch, profile: bool = False) -> Profile | None:
         """Run a step; with `profile`, say what took how long."""
+        n = batch.n_tokens
+        if self._goes_on(batch):
+            self._inputs["tokens"][:n] = batch.tokens
+            self._inputs["positions"][:n] = batch.positions
+        else:
+            self._last = None
+            self._begin(batch)
+        self._last = batch
+        return self.executor.run(self._scalars, profile)
+
+    def _goes_on(self, batch: Batch) -> bool:
+        """Whether a batch is the last one again, but for its tokens and how far each has come."""
+        last = self._last
+        return (
+            last is not None
+            and batch.wanted is last.wanted
+            and batch.tables is last.tables
+            and batch.sequences is last.sequences
+            and batch.embedded is last.embedded is None
+            and batch.n_tokens == last.n_tokens == len(batch.tables[0])
+            and n_segments(_until(batch)) == n_segments(_until(last))
+        )
+
+    def _begin(self, batch: Batch) -> None:
+        """Write all that a step is given. Raises OptionError where there is no room for it."""
         n, limits = batch.n_tokens, self._limits
         if (
             n > limits.max_batch
@@ -257,7 +283,6 @@ class CompiledModel:
         counts = {**rows, **self._attention(batch)}
         if counts != self._counts:  # they seldom differ from one decoded token to the next
             self._counts, self._scalars = counts, scalars_of(self.plan, counts)
-        return self.executor.run(self._scalars, profile)
 
     def _attention(self, batch: Batch) -> dict[str, int]:
         """Write the batch's groups of queries; their number, and how their tiles are taken: whole,
@@ -265,8 +290,7 @@ class CompiledModel:
         """
         groups = query_groups(batch.sequences, batch.positions, self._group_tokens)
         self._inputs["groups"][: groups.size] = groups.reshape(-1)
-        last = batch.positions[0] if batch.n_tokens == 1 else batch.positions.max()
-        n, until = len(groups), int(last) + 1
+        n, until = len(groups), _until(batch)
         split = is_worth_splitting(n, self._n_kv, until, self.threads)
         parts = n * n_segments(until) if split else 0
         return {"groups": n, "whole": 0 if split else n, "parts": parts, "split": n if split else 0}
@@ -284,6 +308,12 @@ class CompiledModel:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _until(batch: Batch) -> int:
+    """How many positions the furthest token sees."""
+    positions = batch.positions
+    return 1 + int(positions.item(0) if len(positions) == 1 else positions.max())
 
 
 def load_model(

@@ -14,8 +14,9 @@ from satchel.engine.prefix import PrefixTree
 from satchel.engine.request import Delta, Request
 from satchel.engine.rows import Logits
 from satchel.engine.saved import Saved
-from satchel.engine.scheduler import Scheduler, Share
+from satchel.engine.scheduler import Scheduler
 from satchel.engine.sequence import Sequence
+from satchel.engine.share import Share
 from satchel.engine.upkeep import ALONE_BYTES, BESIDE_BYTES, Upkeep
 from satchel.machine.memory import resident_bytes
 from satchel.runtime.batch import Model

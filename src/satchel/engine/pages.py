@@ -143,6 +143,8 @@ class Pages:
     def slide(self, n_tokens: int) -> None:
         """Lets go of the pages that nothing behind the first `n_tokens` tokens will see."""
         n = self.pool.group.first_seen(n_tokens) // PAGE - self.first
+        if not n:
+            return
         for page in self.ids[:n]:
             self.pool.release(page)
         self.first, self.ids = self.first + n, self.ids[n:]

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from satchel.base.errors import MemoryLimitError
+from satchel.engine.again import Again
 from satchel.engine.arrival import BITE_BYTES, Arrival
 from satchel.engine.pace import Pace
 from satchel.engine.pages import pages_for
@@ -30,6 +30,7 @@ from satchel.engine.prefix import Found, PrefixTree, shared
 from satchel.engine.request import Delta, Request
 from satchel.engine.saved import Saved
 from satchel.engine.sequence import Sequence
+from satchel.engine.share import Share
 from satchel.engine.turns import by_rank, divide, in_turn
 from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, Model
 
@@ -37,37 +38,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 UP_TO = np.arange(MAX_WANTED, dtype=np.int32)
-
-
-@dataclass(frozen=True)
-class Share:
-    """A request's part of a step: its next tokens, from position `begin` to `end`.
-
-    The logits of those from `wanted` on are rows `rows` of what the model gives; of those from
-    `embedded` on the final states are read.
-    """
-
-    request: Request
-    begin: int
-    end: int
-    wanted: int
-    rows: slice
-    embedded: int
-
-    @property
-    def n_tokens(self) -> int:
-        """How many tokens it computes."""
-        return self.end - self.begin
-
-    @property
-    def n_wanted(self) -> int:
-        """How many rows of logits it reads."""
-        return self.end - self.wanted
-
-    @property
-    def n_embedded(self) -> int:
-        """How many states it reads."""
-        return self.end - self.embedded
 
 
 class Scheduler:
@@ -91,6 +61,7 @@ class Scheduler:
         self.arrivals: dict[Request, Arrival] = {}  # whose tokens are on their way from disk
         self.bite_bytes = BITE_BYTES  # of them, in a step
         self.shares: list[Share] = []  # of the step that is under way
+        self.again = Again()
         self.pace = Pace(model.max_batch)
 
     @property
@@ -104,6 +75,9 @@ class Scheduler:
 
     def next_batch(self) -> Batch | None:
         """The next step for the model, None when there is nothing to do."""
+        if not (self.waiting or self.arrivals) and (step := self.again.next_step(self.running)):
+            self.shares, batch = step
+            return batch
         self.shares = []
         self._admit()
         self._bring()
@@ -119,7 +93,11 @@ class Scheduler:
             request.sequence.grow(share.end)
             self.shares.append(share)
             rows -= share.n_wanted
-        return _batch(self.shares) if self.shares else None
+        if not self.shares:
+            return None
+        batch = _batch(self.shares)
+        self.again.note(self.shares, batch)
+        return batch
 
     def advance(self, answers: Iterable[list[int] | Exception]) -> list[Delta]:
         """Goes on by what each share of the step led to: its tokens, or why it failed."""
@@ -127,7 +105,8 @@ class Scheduler:
         for share, answer in zip(self.shares, answers, strict=True):
             request = share.request
             request.sequence.advance(share.n_tokens)
-            self.tree.extend(request.sequence)
+            if share.begin // PAGE < share.end // PAGE:
+                self.tree.extend(request.sequence)
             request.sequence.slide()
             if not request.n_generated and answer:
                 self.tree.mark(request.sequence)  # another answer to the prompt begins here
@@ -141,7 +120,8 @@ class Scheduler:
 
     def note_time(self, seconds: float) -> None:
         """The model took so long for the step that is under way."""
-        self.pace.note(sum(s.n_tokens for s in self.shares if s.n_tokens > 1), seconds)
+        if self.again.batch is None:  # else there was no prompt in it
+            self.pace.note(sum(s.n_tokens for s in self.shares if s.n_tokens > 1), seconds)
 
     def reap(self, now_s: float) -> list[Delta]:
         """Ends the requests that were cancelled, or whose time is over."""
@@ -183,6 +163,7 @@ class Scheduler:
         ended = {delta.request for delta in deltas if delta.is_last}
         if not ended:
             return
+        self.again.forget()
         for request in self.running:
             if request in ended:
                 self._leave(request)

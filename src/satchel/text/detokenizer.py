@@ -27,10 +27,20 @@ class Detokenizer:
         self._shown = shown
         self._skip_special = skip_special
         self._at_start = at_start
+        # whether texts of tokens by themselves are all it takes: while no character is half there
+        self._may_be_usual = skip_special and not at_start and not shown
+        self._is_usual = self._may_be_usual
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
         """The text that the token completes, often "". Raises TextError for an unknown id."""
+        if self._is_usual and (text := self._tokenizer.shown_text(token)) is not None:
+            return text
+        text = self._push(token)
+        self._is_usual = self._may_be_usual and not self._decoder.getstate()[0]
+        return text
+
+    def _push(self, token: int) -> str:
         special = self._skip_special and self._tokenizer.is_special(token)
         if special and token not in self._shown:
             return ""

@@ -11,6 +11,7 @@ from satchel.text.pre_tokenizers import pre_tokenizer
 from satchel.text.spm import SentencePiece
 from satchel.text.vocabulary import Vocabulary, read_flag, read_vocabulary
 
+MOST_SHOWN = 4096
 _SPACES = " \t\n\v\f\r"  # what a special token takes away beside itself, where it does
 
 
@@ -36,6 +37,7 @@ class Tokenizer:
         metadata = vocabulary.metadata
         self._vocabulary = vocabulary
         self._coder = coder
+        self._shown: dict[int, str] = {}  # what `shown_text` gave lately
         self._spaced = read_flag(metadata, "add_space_prefix", spaced)
         self._strips_after = _strips_after(vocabulary)
         self.vocab_size = len(vocabulary.texts)
@@ -93,6 +95,22 @@ class Tokenizer:
         """The bytes that a token stands for. Raises TextError for an id that does not exist."""
         self._check(token)
         return self._coder.piece(token)
+
+    def shown_text(self, token: int) -> str | None:
+        """What a reader sees of a token by itself; None for a part of a character. Raises TextError
+        for an id that does not exist.
+        """
+        known = self._shown
+        if (text := known.get(token)) is not None:
+            return text
+        try:
+            text = "" if self.is_special(token) else self.piece(token).decode()
+        except UnicodeDecodeError:
+            return None
+        if len(known) >= MOST_SHOWN:
+            known.clear()
+        known[token] = text
+        return text
 
     def is_special(self, token: int) -> bool:
         """Whether a token only steers the model, and is no text for a reader."""

@@ -1,0 +1,49 @@
+"""A batch that is the last one again, but for its tokens, is not written anew: nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.compiler.models import batch_of, write_tiny
+
+from satchel.compiler.model import CompiledModel, load_model
+from satchel.files.checkpoint import open_checkpoint
+from satchel.kernels.groups import SEGMENT
+from satchel.runtime.batch import PAGE, Batch
+
+PROMPTS = 2 * SEGMENT * PAGE - 5, 7  # the first goes on past a segment's end
+STEPS = 12
+
+
+def decoded(model: CompiledModel, *, anew: bool) -> NDArray[np.float32]:
+    """The logits of steps of two sequences, a token of each: [STEPS, 2, vocab]."""
+    n_pages = -(-(max(PROMPTS) + STEPS) // PAGE)
+    table = np.arange(2 * n_pages, dtype=np.int32).reshape(2, n_pages)
+    for row, n in enumerate(PROMPTS):
+        for at in range(0, n, 512):
+            tokens = [3 + i % 50 for i in range(at, min(n, at + 512))]
+            model.run(batch_of([(tokens, at)], table[row : row + 1], False, len(model.groups)))
+    first = batch_of([([5], n) for n in PROMPTS], table, groups=len(model.groups))
+    out: list[NDArray[np.float32]] = []
+    for i in range(STEPS):
+        tokens = np.array([4 + i % 40, 9 + i % 30], np.int32)
+        positions = first.positions + np.int32(i)
+        sequences, tables, wanted = first.sequences, first.tables, first.wanted
+        if anew:
+            sequences, wanted = sequences.copy(), wanted.copy()
+            tables = tuple(array.copy() for array in tables)
+        out.append(model.run(Batch(tokens, positions, sequences, tables, wanted)).copy())
+    return np.array(out)
+
+
+@pytest.mark.parametrize("case", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+def test_repeated_inputs_stay(case: str, tmp_path: Path) -> None:
+    file = open_checkpoint(write_tiny(case, tmp_path / "m.gguf"))
+    with load_model(file, context=1152, threads=2, n_pages=40, cache=tmp_path) as model:
+        once = decoded(model, anew=False)
+        again = decoded(model, anew=True)
+    np.testing.assert_array_equal(once, again)
+    assert np.isfinite(once).all()
