@@ -90,10 +90,29 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(N_THREADS, "satchel-guide")
 
 
+class Reader:
+    """A model's tokenizer in the shape that llguidance asks for.
+
+    It knows nothing of the table that holds it: a ring that is half in Rust would never be freed.
+    """
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer, tokens: list[bytes], stops: list[int]) -> None:
+        self.tokens = tokens
+        self.special_token_ids = stops
+        self.eos_token_id = stops[0]
+        self.bos_token_id = tokenizer.bos
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """The tokens of a text."""
+        read = text.decode(errors="replace") if isinstance(text, bytes) else text
+        return self._tokenizer.encode(read, parse_special=False)
+
+
 class Words:
     """A model's tokens as llguidance reads them."""
-
-    is_tokenizer_wrapper = True  # the four names after it are those that llguidance asks for
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         """Raises OptionError for a model without a token that ends an answer."""
@@ -102,33 +121,26 @@ class Words:
         stops = sorted(tokenizer.stop_ids)
         if not stops:
             raise OptionError("grammar: this model has no token to end an answer with")
-        self.tokenizer = tokenizer
+        self._tokenizer = tokenizer
         is_text = [not tokenizer.is_special(token) for token in range(tokenizer.vocab_size)]
-        self.tokens = [
+        tokens = [
             tokenizer.piece(token) if is_text[token] or token in stops else b""
             for token in range(tokenizer.vocab_size)
         ] + [b""] * (vocab_size - tokenizer.vocab_size)
-        self.special_token_ids = stops
-        self.eos_token_id = stops[0]
-        self.bos_token_id = tokenizer.bos
         usable = np.zeros(-(-vocab_size // WORD) * WORD, bool)
         usable[: len(is_text)] = is_text
         usable[stops] = True
         self.usable: Mask = np.packbits(usable, bitorder="little").view("<u4")
-        self.table: LLTokenizer = LLTokenizer(self, n_vocab=vocab_size, eos_token=stops)  # pyright: ignore[reportArgumentType]
-        self.tokens = []  # they are in the table now
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        """The tokens of a text."""
-        read = text.decode(errors="replace") if isinstance(text, bytes) else text
-        return self.tokenizer.encode(read, parse_special=False)
+        self._reader = Reader(tokenizer, tokens, stops)
+        self.table: LLTokenizer = LLTokenizer(self._reader, n_vocab=vocab_size, eos_token=stops)  # pyright: ignore[reportArgumentType]
+        self._reader.tokens = []  # they are in the table now
 
     def certain(self, forced: bytes) -> list[int]:
         """Tokens that a text certain to come begins with: all but the last, which could be longer
         when more is known.
         """
-        ids = self(forced.decode(errors="ignore"))[:-1]
-        same = forced.startswith(b"".join(map(self.tokenizer.piece, ids)))
+        ids = self._reader(forced.decode(errors="ignore"))[:-1]
+        same = forced.startswith(b"".join(map(self._tokenizer.piece, ids)))
         return ids if same else []  # where a text of its own gets a space before it
 
 
