@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # how busy a machine is, is no bug
+hypothesis.settings.load_profile("untimed")
 
 REAL_MODELS = ("smollm2", "gemma3")
 

@@ -74,6 +74,7 @@ class Case:
                     Row(slot, t.dtype, constant=True).load(i * t.lanes, t.lanes)
                     for slot, t in zip(slots, self.types, strict=False)
                 ]
+                Row(slots[0], u8, constant=True).at(i + (1 << 40)).prefetch()  # where nothing is
                 result = self.body(*args)
                 if result.dtype is i1:
                     result = trace.convert(result, u8)

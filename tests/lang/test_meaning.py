@@ -237,7 +237,7 @@ def test_every_variant_equals_its_meaning(name: str, tmp_path: Path) -> None:
 def test_no_op_type_or_primitive_is_left_out() -> None:
     names = {case.name.split()[0] for case in cases()}
     assert OPS.keys() <= names
-    made_by = {"offset": "load", "native": "dot4"}
+    made_by = {"offset": "load", "native": "dot4", "prefetch": "load"}
     with_shuffles = names | {"shuffle"} if "reverse" in names else names
     assert {made_by.get(p, p) for p in PRIMITIVES} <= with_shuffles
     stored = {t.dtype.name for case in cases() for t in case.types}

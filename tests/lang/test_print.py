@@ -26,6 +26,7 @@ kernel sum(%0: ptr, %1: i64, %2: i64)
   yield, %11
   then %12: f32x4
   store %12 %5
+  prefetch %5
 """
 
 LLVM = """\
@@ -50,6 +51,7 @@ body3:
   br label %head2, !llvm.loop !1
 done4:
   store <4 x float> %v6, ptr %v1, align 4
+  call void @llvm.prefetch.p0(ptr %v1, i32 0, i32 3, i32 1)
   ret void
 }
 """
@@ -89,8 +91,8 @@ def names_in_order(text: str) -> str:
 
 def test_python_text() -> None:
     lines = python_text(parse(SUM)).splitlines()
-    assert lines[:-1] == PYTHON.splitlines()[: len(lines) - 1]
-    assert lines[-1] == "    v5.store(v12)"
+    assert lines[:-2] == PYTHON.splitlines()[: len(lines) - 2]
+    assert lines[-2:] == ["    v5.store(v12)", "    v5.prefetch()"]
 
 
 def test_the_meaning_runs() -> None:

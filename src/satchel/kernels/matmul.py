@@ -32,6 +32,11 @@ from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, minimum, s
 
 GATES = {"silu": silu, "gelu": gelu}
 
+AHEAD = 3072
+"""Bytes of weights asked for before they are needed. With work for several tokens on each line, the
+processor does not read on by itself; with one or two it does, and asking would only hinder it.
+"""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -157,6 +162,9 @@ def products(
         codes = [row.past(b * per_block) for row in x]
         for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
             chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
+            if len(x) > 2:
+                for at in range(0, layout.chunk_bytes, LINE):
+                    chunk.past(AHEAD + at).prefetch()
             add_chunk(
                 layout, totals, block, chunk, [row.past(c * per_chunk) for row in codes], half
             )

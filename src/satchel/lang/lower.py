@@ -12,7 +12,7 @@ from satchel.base.errors import KernelError
 from satchel.lang import rules as _rules  # noqa: F401  # pyright: ignore[reportUnusedImport]  (adds the rules)
 from satchel.lang.ir import Function, Inst, Loop, Stmt, Type, Value, rebuild
 from satchel.lang.ops import OPS, Op, Rule
-from satchel.lang.primitives import PRIMITIVES, result_type
+from satchel.lang.primitives import EFFECTS, PRIMITIVES, result_type
 from satchel.lang.trace import Scope, Tracer, V, concat, tracing
 
 _EVERYWHERE = PRIMITIVES.keys() - {"native"}
@@ -140,8 +140,8 @@ def is_legal(op: str, stage: str) -> bool:
 
 
 def type_of(inst: Inst, stage: str) -> Type | None:
-    """What an instruction makes at a stage; None for a store. Raises KernelError where it is not
-    legal.
+    """What an instruction makes at a stage; None for those of EFFECTS. Raises KernelError where it
+    is not legal.
     """
     if not is_legal(inst.op, stage):
         raise KernelError(f"is not legal once {stage}")
@@ -151,4 +151,4 @@ def type_of(inst: Inst, stage: str) -> Type | None:
     kind = result_type(inst.op, types, inst.attrs)
     if inst.op == "convert" and stage != "lowered" and f16 in (kind.dtype, types[0].dtype):
         raise KernelError("takes halfs on some targets only: cast them")
-    return None if inst.op == "store" else kind
+    return None if inst.op in EFFECTS else kind

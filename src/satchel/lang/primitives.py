@@ -119,6 +119,15 @@ def _store(types: tuple[Type, ...], _: dict[str, Any]) -> Type:
     return Type(ptr)
 
 
+EFFECTS = ("store", "prefetch")  # what makes no value
+
+
+def _prefetch(types: tuple[Type, ...], _: dict[str, Any]) -> Type:
+    if types[0] != Type(ptr):
+        raise KernelError(f"wants a ptr, not {types[0]}")
+    return Type(ptr)
+
+
 def _in_memory(place: Type, kind: Type) -> None:
     if place != Type(ptr):
         raise KernelError(f"wants a ptr, not {place}")
@@ -260,6 +269,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "offset": Primitive(_offset),
     "load": Primitive(_load, None, 1),
     "store": Primitive(_store),
+    "prefetch": Primitive(_prefetch, None, 1),
     "native": Primitive(
         lambda _, attrs: attrs["type"], None, None
     ),  # by LLVM's name: only rules make these

@@ -136,6 +136,10 @@ class Row:
             )
         emit("store", x, self.at(i).base)
 
+    def prefetch(self) -> None:
+        """Asks for the cache line here; no harm where there is none."""
+        emit("prefetch", self.base)
+
     def __getitem__(self, i: Any) -> V:
         if not isinstance(i, Span):
             return self.load(i)

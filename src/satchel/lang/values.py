@@ -15,7 +15,7 @@ from typing import Any
 from satchel.base.dtypes import DType
 from satchel.base.errors import KernelError
 from satchel.lang.ir import Attrs, Inst, Stmt, Type, Value
-from satchel.lang.primitives import constant_bits, result_type
+from satchel.lang.primitives import EFFECTS, constant_bits, result_type
 
 LANES = 16
 """Lanes of a vector in our kernels, on every target: LLVM cuts it into the registers there are, so
@@ -63,8 +63,8 @@ class Tracer:
             )
         here = self.scopes[-1]
         result = V(kind, here)
-        here.body.append(Inst(op, args, attrs, None if op == "store" else result))
-        if op not in ("load", "store"):
+        here.body.append(Inst(op, args, attrs, None if op in EFFECTS else result))
+        if op not in ("load", *EFFECTS):
             here.seen[key] = result
         return result
 

@@ -155,6 +155,10 @@ class Printer:
             elif s.op == "store":
                 x, place = map(self.typed, s.args)
                 self.lines.append(f"  store {x}, {place}, align {_align(s.args[0].type)}")
+            elif s.op == "prefetch":
+                self.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+                place = self.typed(s.args[0])
+                self.lines.append(f"  call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
             else:
                 self.inst(s)
 

@@ -35,6 +35,9 @@ class Pointer:
         assert 0 <= self.at <= end <= self.memory.size, f"a store at {self.at} is out of bounds"
         self.memory[self.at : end] = raw
 
+    def prefetch(self) -> None:
+        """Means nothing: any place will do."""
+
 
 class Args(Pointer):
     """The slots of a kernel's arguments: pointers, and numbers as they lie in 8 bytes."""
@@ -63,7 +66,7 @@ def python_text(function: Function) -> str:
 
     def right(s: Inst) -> str:
         args = [name(a) for a in s.args]
-        if s.op in ("load", "offset", "store"):
+        if s.op in ("load", "offset", "store", "prefetch"):
             first, rest = (args[1], args[:1]) if s.op == "store" else (args[0], args[1:])
             rest += [f"T['{s.attr('type')}']"] if s.op == "load" else []
             return f"{first}.{s.op}({', '.join(rest)})"
