@@ -7,6 +7,7 @@ is never taken from a request.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -22,6 +23,8 @@ from satchel.serve.failures import OverloadedError
 from satchel.serve.journal import Journal
 from satchel.serve.sessions import Sessions
 from satchel.serve.settings import Settings
+
+FREE_S = 0.5  # after which nothing on the way refers to an unloaded model any more
 
 
 @dataclass(eq=False)
@@ -197,6 +200,9 @@ class Models:
         loaded.sessions.close()
         await asyncio.to_thread(loaded.llm.close)
         self._journal.write("unloaded", model=loaded.name)
+        # rings of objects, as tokenizers have, would keep the file mapped till Python looks for them
+        loop = asyncio.get_running_loop()
+        loop.call_later(FREE_S, loop.run_in_executor, None, gc.collect)
 
 
 def _noticed(loading: asyncio.Task[None]) -> None:
