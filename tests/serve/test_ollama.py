@@ -73,7 +73,7 @@ def test_load_and_unload(served: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
-        ("/api/generate", {"prompt": "x", "format": "json"}, "format"),
+        ("/api/generate", {"prompt": "x", "format": "yaml"}, "format"),
         ("/api/generate", {"prompt": "x", "images": ["aGk="]}, "images"),
         ("/api/generate", {"prompt": "x", "options": {"num_gpu": 3}}, "num_gpu"),
         ("/api/generate", {"prompt": "x", "options": {"mirostat": 1}}, "mirostat"),

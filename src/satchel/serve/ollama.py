@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,8 +21,16 @@ from satchel.serve.answers import (
 )
 from satchel.serve.asks import MOST, SAMPLING, Prompt, text_prompt
 from satchel.serve.bodies import read_body
-from satchel.serve.conversations import messages_of, prompt_of
+from satchel.serve.conversations import TOOLS
 from satchel.serve.durations import parse_duration
+from satchel.serve.ollama_messages import (
+    FORMS,
+    MESSAGES,
+    calls_of,
+    chat_prompt,
+    form_of,
+    messages_of,
+)
 from satchel.serve.shapes import (
     NUMBER,
     TEXT,
@@ -31,7 +39,6 @@ from satchel.serve.shapes import (
     FieldError,
     between,
     either,
-    listing,
     only,
     record,
 )
@@ -53,8 +60,7 @@ ASKING = {
     "stream": TRUTH,
     "options": OPTIONS,
     "keep_alive": either(TEXT, NUMBER),
-    "format": only(""),
-    "think": only(False),
+    **FORMS,
     "logprobs": only(False),
     "top_logprobs": only(0),
 }
@@ -74,22 +80,8 @@ GENERATE = record(
 CHAT = record(
     {
         **ASKING,
-        "messages": listing(
-            record(
-                {
-                    "role": {"enum": ["system", "user", "assistant"]},
-                    "content": TEXT,
-                    "images": only([]),
-                    "tool_calls": only([]),
-                    "thinking": only(""),
-                    "tool_name": only(""),
-                },
-                "role",
-                "content",
-            ),
-            10_000,
-        ),
-        "tools": only([]),
+        "messages": MESSAGES,
+        "tools": TOOLS["tools"],
     },
     "model",
 )
@@ -104,32 +96,42 @@ async def generate(request: Request) -> Response:
     said = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     said.append({"role": "user", "content": prompt})
 
-    def tokens(llm: LLM) -> Prompt:
-        return text_prompt(llm, prompt) if raw else prompt_of(llm, said, {})
+    if raw and "think" in body:
+        raise FieldError("think", "with raw: true there is no template that knows of thoughts")
 
-    return await _answer(request, body, tokens if prompt else None, lambda text: {"response": text})
+    def tokens(llm: LLM) -> Prompt:
+        return text_prompt(llm, prompt) if raw else chat_prompt(llm, said, body)
+
+    def say(text: str, more: dict[str, Any]) -> dict[str, Any]:
+        return {"response": text, **more}
+
+    return await _answer(request, body, tokens if prompt else None, say)
 
 
 async def chat(request: Request) -> Response:
     """POST /api/chat. Without messages the model is loaded, or with keep_alive 0 unloaded."""
     body = await read_body(request, CHAT)
     messages = messages_of(body.get("messages", []))
-    return await _answer(
-        request,
-        body,
-        (lambda llm: prompt_of(llm, messages, {})) if messages else None,
-        lambda text: {"message": {"role": "assistant", "content": text}},
-    )
+
+    def tokens(llm: LLM) -> Prompt:
+        return chat_prompt(llm, messages, body)
+
+    def say(text: str, more: dict[str, Any]) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, **more}}
+
+    return await _answer(request, body, tokens if messages else None, say)
 
 
 async def _answer(
     request: Request,
     body: dict[str, Any],
     tokens: Callable[[LLM], Prompt] | None,
-    say: Callable[[str], dict[str, Any]],
+    say: Callable[[str, dict[str, Any]], dict[str, Any]],
 ) -> Response:
+    """`say` makes an object of a text and what else there is: thoughts, calls of tools."""
     begun_s = time.perf_counter()
     options = _options(body.get("options", {}))
+    options.update(form_of(body))
     keep_s = parse_duration(body["keep_alive"]) if "keep_alive" in body else -1
     if tokens is None:
         return await _load(request, body["model"], keep_s, say)
@@ -142,28 +144,45 @@ async def _answer(
     load_ns = elapsed_ns(begun_s)
     head = {"model": answers.loaded.name}
 
-    def end(text: str) -> dict[str, Any]:
-        return {**head, "created_at": now(), **say(text), **_took(answers, begun_s, load_ns)}
+    def end(text: str, thoughts: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
+        said = say(text, _more(thoughts, calls))
+        return {**head, "created_at": now(), **said, **_took(answers, begun_s, load_ns)}
 
     async def objects() -> AsyncIterator[dict[str, Any]]:
+        n_calls = 0
         async for part in answers.parts():
-            if part.text:
-                yield {**head, "created_at": now(), **say(part.text), "done": False}
+            calls = calls_of(answers.streams[0], n_calls)
+            n_calls += len(calls)
+            if part.text or part.reasoning or calls:
+                said = say(part.text, _more(part.reasoning, calls))
+                yield {**head, "created_at": now(), **said, "done": False}
         yield end("")
+
+    def finish(_: list[str]) -> dict[str, Any]:
+        answer = answers.streams[0]
+        return end(answer.text, answer.reasoning, calls_of(answer))
 
     if body.get("stream", True):
         return lines(request, answers, objects())
-    return await whole(request, answers, lambda texts: end(texts[0]))
+    return await whole(request, answers, finish)
+
+
+def _more(thoughts: str, calls: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"thinking": thoughts} if thoughts else {}
+    return {**found, "tool_calls": calls} if calls else found
 
 
 async def _load(
-    request: Request, model: str, keep_s: float | None, say: Callable[[str], dict[str, Any]]
+    request: Request,
+    model: str,
+    keep_s: float | None,
+    say: Callable[[str, dict[str, Any]], dict[str, Any]],
 ) -> JSONResponse:
     models = server_of(request).models
     loaded = await models.take(model, keep_s)
     models.give(loaded)
     reason = "unload" if keep_s == 0 else "load"
-    return JSONResponse({"model": loaded.name, "created_at": now(), **say(""), "done": True,
+    return JSONResponse({"model": loaded.name, "created_at": now(), **say("", {}), "done": True,
                          "done_reason": reason})  # fmt: skip
 
 
