@@ -53,7 +53,7 @@ class Embedding(Request):
 
     def read_states(self, rows: Rows) -> None:
         if self.total is None:
-            self.total = np.zeros(rows.shape[1])
+            self.total = np.zeros(rows.shape[1], np.float64)
         for row in rows:  # one by one: the sum must not depend on how a text is cut into steps
             self.total += row
         self.n_read += len(rows)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from satchel.base.errors import SatchelError
 from satchel.engine.pages import PagePool
 from satchel.engine.prefix import PrefixTree
+from satchel.engine.relief import Relief, Room
 from satchel.engine.request import Delta, Request
 from satchel.engine.rows import Logits
 from satchel.engine.saved import Saved
@@ -44,6 +45,8 @@ class MemoryUsage:
     kv: int  # all pages
     kv_taken: int  # of these, the ones that memory has been taken for
     process: int | None  # what the whole process has, by the system's count; None: not known
+    given_back: int  # of pages, while memory was short
+    refused: int  # requests, for the same reason
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ class Engine:
         self.tree = PrefixTree(self.pools, keeps=prefix_cache)
         self.scheduler = Scheduler(model, self.tree, self.saved)
         self.upkeep = Upkeep(self.saved, self.tree, self.scheduler.pace)
+        self.relief = Relief(Room(self._idle_pages, self.spill_idle, self.give_back))
         self.submitted: deque[Request] = deque()
         self.jobs: deque[Callable[[], None]] = deque()  # to be done between steps; none raises
         self.n_steps = 0
@@ -127,7 +131,15 @@ class Engine:
     def _memory(self) -> MemoryUsage:
         sizes = self.model.sizes
         taken = sum(len(pool.used) * pool.group.page_bytes for pool in self.pools)
-        return MemoryUsage(sizes.weights, sizes.activations, sizes.kv, taken, resident_bytes())
+        return MemoryUsage(
+            weights=sizes.weights,
+            activations=sizes.activations,
+            kv=sizes.kv,
+            kv_taken=taken,
+            process=resident_bytes(),
+            given_back=self.relief.n_given_back,
+            refused=self.relief.n_refused,
+        )
 
     def sequence(self) -> Sequence:
         """A new and empty sequence."""
@@ -145,6 +157,7 @@ class Engine:
         while self.submitted:
             self.scheduler.waiting.append(self.submitted.popleft())
         self._do_jobs()
+        self.relief.tend(time.perf_counter())
         if ended := self.scheduler.reap(time.perf_counter()):
             return ended
         batch = self.scheduler.next_batch()
@@ -186,6 +199,9 @@ class Engine:
                 if not self.tree.evict(group):
                     break
         return sum(pool.n_free for pool in self.pools) - before
+
+    def _idle_pages(self) -> int:
+        return sum(pool.n_idle for pool in self.pools)
 
     def give_back(self) -> int:
         """Gives the memory of free pages back to the system; its bytes. Between two steps, see

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from queue import SimpleQueue
@@ -27,7 +28,7 @@ from satchel.engine.embedding import (
 from satchel.engine.engine import Engine
 from satchel.engine.guide import Guide, Guides
 from satchel.engine.params import is_whole
-from satchel.engine.request import Delta, Generation, Scoring
+from satchel.engine.request import Delta, Generation, Request, Scoring
 from satchel.engine.sampler import Sampler
 from satchel.engine.stream import Stream
 from satchel.text import ChatTemplate, Detokenizer, Tokenizer
@@ -175,7 +176,7 @@ class Speaker:
             stops=ask.stops,
             terms=ask.terms,
         )
-        self.driver.submit(request)
+        self._submit(request)
         return Stream(request, deltas, on_end, chat.parser())
 
     def _guide(self, chat: ChatPrompt, ask: Ask) -> Guide | None:
@@ -187,6 +188,14 @@ class Speaker:
         if ask.ignore_eos:
             raise OptionError(f"ignore_eos: it can't be kept to with {grammar.field}; leave it out")
         return self.guides.guide(grammar, forces=ask.sampling.logprobs is None)
+
+    def _submit(self, request: Request) -> None:
+        """Raises MemoryLimitError while there is no memory for more, and CancelledError."""
+        relief, now_s = self.engine.relief, time.perf_counter()
+        if relief.is_short(now_s):
+            self.driver.do(lambda: relief.tend(now_s))
+            relief.admit()
+        self.driver.submit(request)
 
     def score(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
         """The logits [n, vocab_size] behind each token; raises what `LLM.logits` says."""
@@ -204,7 +213,7 @@ class Speaker:
             raise MemoryLimitError(
                 f"the logits of {len(tokens)} tokens take {n_bytes} bytes; ask for fewer at a time"
             ) from None
-        self.driver.submit(scoring)
+        self._submit(scoring)
         with Stream(scoring, deltas) as stream:
             stream.result()
         return scoring.logits
@@ -227,6 +236,6 @@ class Speaker:
                 )
 
         def begin(prompt: Sequence[int]) -> tuple[Embedding, Stream]:
-            return begin_embedding(prompt, self.engine.sequence(), pooled, self.driver.submit)
+            return begin_embedding(prompt, self.engine.sequence(), pooled, self._submit)
 
         return Embeddings(prompts, begin)
