@@ -35,7 +35,6 @@ def test_pages_come_back_and_outlive_the_process(tmp_path: Path) -> None:
     assert (later.usage().n_files, later.usage().bytes) == (2, 2 * RECORD)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_no_one_else_can_read_them(tmp_path: Path) -> None:
     pages = folder(tmp_path)
     pages.write(KEYS[0], 0, PAGE)
@@ -124,7 +123,6 @@ def test_a_full_disk_costs_the_page_and_a_line(
     assert folder(tmp_path).read(KEYS[0], 0, len(PAGE)) == PAGE
 
 
-@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_a_folder_that_others_can_write_to_is_not_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

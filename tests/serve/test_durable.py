@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def server(model: Path, cache: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def server(model: Path, cache: Path) -> Generator[tuple[str, subprocess.Popen[str]]]:
     """A server's address, and the server."""
     child = subprocess.Popen(
         [*COMMAND, "serve", str(model), "--port", "0", "-c", "4352", "-t", "2", "--log-json"],
@@ -76,7 +76,6 @@ def text_of(url: str, n: int) -> list[int]:
     return tokens[:n]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="kill -9 is POSIX's")
 def test_a_conversation_goes_on_after_kill_9(smollm2: Path, cache: Path) -> None:
     with server(smollm2, cache) as (url, child):
         prompt = text_of(url, N_TOKENS)
@@ -93,7 +92,6 @@ def test_a_conversation_goes_on_after_kill_9(smollm2: Path, cache: Path) -> None
     assert again["timings"]["prompt_ms"] < first["timings"]["prompt_ms"] / 10
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_what_a_server_knows_is_saved_when_it_is_told_to_end(smollm2: Path, cache: Path) -> None:
     with server(smollm2, cache) as (url, child):
         prompt = text_of(url, 300)
