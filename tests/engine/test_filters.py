@@ -53,16 +53,11 @@ def test_leaves_what_llama_cpp_leaves(case: dict[str, Any]) -> None:
     assert chances == pytest.approx(kept, rel=2e-5)
 
 
-class Always:
+def bits_for(ids: list[int], weights: list[float], token: int) -> int:
     """Random bits that lead to a token."""
-
-    def __init__(self, ids: list[int], weights: list[float], token: int) -> None:
-        below = math.fsum(w for i, w in zip(ids, weights, strict=True) if i < token)
-        middle = below + weights[ids.index(token)] / 2
-        self.bits = int(middle / math.fsum(weights) * 2**64)
-
-    def random_raw(self) -> int:
-        return self.bits
+    below = math.fsum(w for i, w in zip(ids, weights, strict=True) if i < token)
+    middle = below + weights[ids.index(token)] / 2
+    return int(middle / math.fsum(weights) * 2**64)
 
 
 @pytest.mark.parametrize("case", [line for line in LINES if "steps" in line])
@@ -78,8 +73,7 @@ def test_mirostat_learns_as_llama_cpp_does(case: dict[str, Any]) -> None:
         assert left.ids.tolist() == sorted(kept)
         chances = (left.weights / left.total).tolist()
         assert chances == pytest.approx(list(kept.values()), rel=2e-5)
-        drawn: Any = Always(left.ids.tolist(), chances, step["selected"])
-        sampler.random = drawn
+        sampler.bits = [bits_for(left.ids.tolist(), chances, step["selected"])]
         assert sampler.choose(row, []) == step["selected"]
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -44,8 +44,7 @@ class Stats:
     mask_ms: float = 0.0  # to find out what a grammar allows next, on average; beside the model
 
 
-@dataclass(frozen=True)
-class Delta:
+class Delta(NamedTuple):
     """What a step brought a request. The last one has `stats` or, if it failed, `error`."""
 
     request: Request

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 WITHIN = np.arange(STRIP)  # the places within a strip
 
 
-@dataclass(frozen=True, slots=True)
-class Logits:
+class Logits(NamedTuple):
     """The logits of a step's wanted positions, and what was found in them: see
     runtime.batch.Model.
     """

@@ -74,6 +74,7 @@ class Sampler:
         # of the filters, only these may leave out the likeliest token
         self.is_greedy = self.is_cold and params.typical_p == 1 and not params.xtc_probability
         self.random = None if self.is_greedy else np.random.PCG64(params.seed)
+        self.bits: list[int] = []  # random numbers to come, the next one last
         bends = self.penalizes or self.dry or params.processors or params.logit_bias or constraint
         # whether the likeliest tokens of the model's own logits are all that is asked for
         self.takes_ranks = not bends and (
@@ -230,8 +231,10 @@ class Sampler:
         return int(c.ids[at])
 
     def _random(self) -> int:
-        assert self.random is not None
-        return self.random.random_raw()
+        if not self.bits:  # many at a time: to ask numpy for each takes longer
+            assert self.random is not None
+            self.bits = self.random.random_raw(64).tolist()[::-1]
+        return self.bits.pop()
 
 
 def processed(processor: Processor, history: Sequence[int], logits: Row) -> Row:

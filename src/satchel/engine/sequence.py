@@ -42,7 +42,7 @@ class Sequence:
         self.n_cached += n_tokens
         assert self.n_cached <= len(self.tokens), "more cached than there is"
         for pages in self.pages:
-            assert not pages.missing(self.n_cached), "cached outside the pages"
+            assert self.n_cached <= PAGE * pages.end, "cached outside the pages"
 
     def slide(self) -> None:
         """Lets go of the pages that no token to come will see."""
