@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from satchel.text.answer import AnswerParser, ToolCall
@@ -101,6 +102,9 @@ def test_calls_in_every_way(way: str, text: str, calls: list[Any], said: str) ->
         ("hermes", '<tool_call>{"name": "f", "arguments": "a"}</tool_call>'),
         ("hermes", '<tool_call>{"name": 5, "arguments": {}}</tool_call>'),
         ("hermes", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>'),
+        ("hermes", f'<tool_call>{{"name": "f", "arguments": {{"a": {"9" * 5000}}}}}</tool_call>'),
         ("hermes", '<tool_call>{"name": "f", "arguments": {}, "parameters": {}}'),
         ("hermes", "\n <tool_call> \n"),
         ("hermes", "1 < 2 <tool <tool_cal"),
@@ -255,8 +259,13 @@ def test_json_is_what_python_says_it_is(text: str) -> None:
         sound = follower.is_done
     except BrokenTextError:
         sound = False
+
+    def number(given: str) -> float:
+        assume(not math.isinf(float(given)))
+        return float(given)
+
     try:
-        expected = isinstance(json.loads(text), dict | list)
+        expected = isinstance(json.loads(text, parse_float=number), dict | list)
     except ValueError:
         expected = False
     assert sound == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -220,6 +221,10 @@ def _read_tools(given: Any) -> tuple[Mapping[str, Any], ...]:
             raise OptionError(f"tools: the parameters of {name} are not a JSON schema's object")
         if name in names:
             raise OptionError(f"tools: there are two of the name {name}")
+        try:
+            json.dumps(tool, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            raise OptionError(f"tools: number {number} can't be written as JSON") from None
         names.add(name)
         tools.append(tool)
     return tuple(tools)

@@ -254,8 +254,8 @@ class AnswerParser:
                 (self._add if begun else early.append)(char)
             elif inside and text.key == "name" and not name:
                 quoted += char
-                if text.depth == 1 and text.is_after_value:
-                    name = str(json.loads(quoted))
+                if text.depth == 1 and text.is_after_value and quoted.startswith('"'):
+                    name = json.loads(quoted)
             if name and early and not begun:
                 begun = True
                 self._begin(name, marked)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 DEPTH = 64  # of nested lists and objects; what is deeper is taken for broken
+LONGEST = 1000  # digits of a number
 SPACES = " \t\n\r"
 _SCALAR = re.compile(r"true|false|null|-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _CLOSERS = {"{": "}", "[": "]"}
@@ -79,6 +81,7 @@ class JsonText:
         elif char == '"':
             try:
                 text = json.loads("".join(self._token))
+                text.encode()  # half a surrogate pair is no text
             except ValueError:
                 raise BrokenTextError from None
             self._token.clear()
@@ -87,8 +90,11 @@ class JsonText:
                 self.key = text
 
     def _end_scalar(self) -> None:
-        if not _SCALAR.fullmatch("".join(self._token)):
+        scalar = "".join(self._token)
+        if len(scalar) > LONGEST or not _SCALAR.fullmatch(scalar):
             raise BrokenTextError
+        if scalar[-1].isdigit() and math.isinf(float(scalar)):
+            raise BrokenTextError  # JSON has no such number
         self._token.clear()
         self._expects = "comma"
 

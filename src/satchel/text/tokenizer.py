@@ -119,7 +119,7 @@ class Tokenizer:
 
     def special(self, text: str) -> int | None:
         """The special token that is spelled so, None where there is none."""
-        return next((token for special, token in self._vocabulary.written if special == text), None)
+        return self._vocabulary.special.get(text)
 
     def text_of(self, token: int | None) -> str:
         """How a special token is spelled, "" for None."""

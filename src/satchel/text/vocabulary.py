@@ -122,6 +122,11 @@ class Vocabulary:
         return sorted(pairs, key=lambda pair: len(pair[0].encode()), reverse=True)
 
     @cached_property
+    def special(self) -> dict[str, int]:
+        """Text -> id of those of `written`."""
+        return dict(self.written)
+
+    @cached_property
     def structural(self) -> frozenset[int]:
         """Those of `written` that mean the token only when a text's author says so."""
         return frozenset((self._marked(Kind.CONTROL, Kind.UNKNOWN) | self._named) - self._shown)
