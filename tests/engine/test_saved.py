@@ -56,6 +56,8 @@ def test_after_a_restart_full_pages_are_not_computed_again(
     rest(engine)
     later = engine_on(tmp_path, windows)
     assert ask(later, prompt) == 192
+    written, read = engine.usage().pages_written, later.usage().pages_read
+    assert written >= read == later.saved.n_read > 0
     assert ask(later, [*prompt, *range(50)]) == 200
 
 
@@ -283,5 +285,5 @@ class Restarts(RuleBasedStateMachine):
             assert self.engine.usage().pages_in_use == 0
 
 
-Restarts.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Restarts.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestRestarts = pytest.mark.slow(Restarts.TestCase)

@@ -24,7 +24,10 @@ def test_names_are_those_of_llama_cpp(served: Served) -> None:
         "n_tokens_max",
         "n_busy_slots_per_decode", "prompt_tokens_seconds", "predicted_tokens_seconds",
         "requests_processing", "requests_deferred", "kv_cache_usage_ratio",
-        "kv_pages_in_use", "kv_pages_kept",  # these are ours
+        "kv_pages_in_use", "kv_pages_kept", "kv_pages_written", "kv_pages_read",  # these are ours
+        "memory_weights_bytes", "memory_activations_bytes", "memory_kv_bytes",
+        "memory_kv_taken_bytes", "memory_process_bytes", "memory_given_back_bytes_total",
+        "memory_refused_total",
     }  # fmt: skip
 
 

@@ -59,6 +59,8 @@ class Usage:
     steps: int
     shares: int  # requests that took part in a step, summed over all steps
     memory: MemoryUsage
+    pages_written: int  # to disk
+    pages_read: int  # from there
 
     @property
     def pages(self) -> int:
@@ -126,6 +128,8 @@ class Engine:
             steps=self.n_steps,
             shares=self.n_shares,
             memory=self._memory(),
+            pages_written=self.saved.n_written,
+            pages_read=self.saved.n_read,
         )
 
     def _memory(self) -> MemoryUsage:

@@ -36,6 +36,8 @@ class Saved:
         self.root = hashlib.blake2b(model.fingerprint.encode(), digest_size=KEY_BYTES).digest()
         self.read_s: float | None = None  # a byte's
         self.write_s: float | None = None
+        self.n_read = 0  # pages
+        self.n_written = 0
         self.whole = [g for g, group in enumerate(model.groups) if group.window is None]
         self.windows = [g for g, group in enumerate(model.groups) if group.window is not None]
 
@@ -97,6 +99,7 @@ class Saved:
         for source in (*sources, *([self.folder] if self.folder else [])):
             page = source.read(key, group, n_bytes)
             if page is not None:
+                self.n_read += 1
                 self.read_s = _average(self.read_s, (time.perf_counter() - begun_s) / n_bytes)
                 break
         return page
@@ -108,6 +111,7 @@ class Saved:
         begun_s, content = time.perf_counter(), self.model.read_page(group, page)
         if not self.folder.write(key, group, content):
             return 0
+        self.n_written += 1
         self.write_s = _average(self.write_s, (time.perf_counter() - begun_s) / len(content))
         return len(content)
 

@@ -1,7 +1,8 @@
-"""What a model remembers between requests: sessions that keep the tokens they have computed.
+"""The conversations of a model, for those who look: a request that begins with the tokens of an
+earlier one, as the next turn does, goes on with its session.
 
-A request goes on where a session left off that begins with the same tokens, as the next turn of a
-conversation does. That saves its prefill, and changes no answer.
+Nothing is computed or kept here. What is known of a request's tokens the engine finds by itself, in
+memory (engine.prefix) or on disk (engine.saved), whoever asks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from satchel.api import LLM, Session
 
 @dataclass(eq=False)
 class Kept:
-    """A session with what its KV cache holds."""
+    """A session, and its tokens."""
 
     id: int
     session: Session
@@ -88,7 +89,7 @@ class Sessions:
             return list(self._kept)
 
     def close(self) -> None:
-        """Gives all caches back."""
+        """Ends all sessions."""
         with self._lock:
             for kept in list(self._kept):
                 self._drop(kept)
