@@ -22,6 +22,7 @@ from satchel.base.log import note
 from satchel.base.options import n_bytes
 from satchel.compiler.model import load_model
 from satchel.engine.ask import Message, Options, read_messages
+from satchel.engine.budget import MODELS, Account
 from satchel.engine.cache_loss import check_cache_types, read_types
 from satchel.engine.chat import ChatOptions, ChatPrompt
 from satchel.engine.embedding import Embeddings, Pooling
@@ -107,29 +108,35 @@ def load(
     for name, value, least in counts:
         if value is not None and (not is_whole(value) or value < least):
             raise OptionError(f"{name}: {value!r} is not a whole number of {least} or more")
-    types = read_types(cache_type_k, cache_type_v)
-    path = resolve(model)
+    types, limit = read_types(cache_type_k, cache_type_v), _limit(memory)
+    path, account = resolve(model), Account(MODELS)
     checkpoint = open_checkpoint(path)
     check_cache_types(checkpoint, types, forced=force_cache_type)
     length = choose_context(context, trained_context(checkpoint))
     tokenizer = load_tokenizer(checkpoint.metadata)
-    if memory is not None:
-        found = _fitted(checkpoint, memory, length, parallel, types, given=context is not None)
-        length, parallel, types = found.context, found.parallel, found.cache_types
-    n_pages = parallel * pages_for(length)
-    loaded = load_model(
-        checkpoint, context=length, threads=threads, n_pages=n_pages, cache_types=types
-    )
-    template = checkpoint.metadata.get_str("tokenizer.chat_template", "")
-    folder = PageFolder(kv_folder(), disk_cache) if disk_cache else None
-    return LLM(
-        loaded,
-        tokenizer,
-        template=template or None,
-        name=path.name,
-        folder=folder,
-        prefix_cache=prefix_cache,
-    )
+    with account.opened(limit):
+        if limit is not None:
+            given = context is not None
+            found = _fitted(checkpoint, limit, length, parallel, types, account.process, given)
+            account.checked(found, limit)
+            length, parallel, types = found.context, found.parallel, found.cache_types
+        n_pages = parallel * pages_for(length)
+        loaded = load_model(
+            checkpoint, context=length, threads=threads, n_pages=n_pages, cache_types=types
+        )
+        template = checkpoint.metadata.get_str("tokenizer.chat_template", "")
+        folder = PageFolder(kv_folder(), disk_cache) if disk_cache else None
+        llm = LLM(
+            loaded,
+            tokenizer,
+            template=template or None,
+            name=path.name,
+            folder=folder,
+            prefix_cache=prefix_cache,
+        )
+        llm._speaker.engine.relief.limit = limit
+        account.take(llm, loaded.sizes.total)
+    return llm
 
 
 def forecast(
@@ -155,33 +162,41 @@ def forecast(
     from satchel.engine.ledger import Ledger
 
     length = choose_context(context, trained_context(checkpoint))
-    if memory is not None:
-        found = _fitted(checkpoint, memory, length, parallel, types, given=context is not None)
-    else:
+    if (limit := _limit(memory)) is None:
         found = Ledger(checkpoint).forecast(length, parallel, types)
+    else:
+        given = context is not None
+        found = _fitted(checkpoint, limit, length, parallel, types, None, given)
     del tokenizer
     return found
 
 
-def _fitted(
-    checkpoint: Checkpoint,
-    memory: int | str,
-    context: int,
-    parallel: int,
-    types: tuple[str, str],
-    *,
-    given: bool,
-) -> Forecast:
-    """What is nearest to what was asked for in so much memory."""
-    from satchel.engine.ledger import Ledger
-
+def _limit(memory: int | str | None) -> int | None:
+    """Bytes of a limit as given. Raises OptionError."""
     try:
         limit = n_bytes(memory) if isinstance(memory, str) else memory
     except ValueError as error:
         raise OptionError(f"memory: {memory!r} {error}") from None
-    if not is_whole(limit) or limit < 1:
+    if limit is not None and (not is_whole(limit) or limit < 1):
         raise OptionError(f"memory: {memory!r} is no number of bytes of 1 or more")
-    book = Ledger(checkpoint)
+    return limit
+
+
+def _fitted(
+    checkpoint: Checkpoint,
+    limit: int,
+    context: int,
+    parallel: int,
+    types: tuple[str, str],
+    process: int | None,
+    given: bool,
+) -> Forecast:
+    """What is nearest to what was asked for within the limit, in a process that takes so much; the
+    context may change unless it was given.
+    """
+    from satchel.engine.ledger import Ledger
+
+    book = Ledger(checkpoint, process)
     asked = book.forecast(context, parallel, types)
     return book.fit(limit, asked, note, context_is_given=given)
 
@@ -369,6 +384,7 @@ class LLM:
     def close(self) -> None:
         """Ends all requests, and gives memory and threads back. May be called again."""
         self._speaker.close()
+        MODELS.taken.pop(self, None)
 
     def __enter__(self) -> LLM:
         return self

@@ -14,7 +14,8 @@ from tests.measure import tiny
 from satchel.base.errors import MemoryLimitError
 from satchel.engine import ledger
 from satchel.engine.cache_loss import Loss
-from satchel.engine.ledger import GROWTH_BYTES, LEAST_CONTEXT, Ledger
+from satchel.engine.budget import GROWTH_BYTES
+from satchel.engine.ledger import LEAST_CONTEXT, Ledger
 from satchel.files.checkpoint import Checkpoint, open_checkpoint
 from satchel.measure.shapes import write_shape
 from satchel.runtime.batch import PAGE

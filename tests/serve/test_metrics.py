@@ -24,7 +24,7 @@ def test_names_are_those_of_llama_cpp(served: Served) -> None:
         "n_tokens_max",
         "n_busy_slots_per_decode", "prompt_tokens_seconds", "predicted_tokens_seconds",
         "requests_processing", "requests_deferred", "kv_cache_usage_ratio",
-        "kv_pages_in_use", "kv_pages_kept", "kv_pages_written", "kv_pages_read",  # these are ours
+        "kv_pages_in_use", "kv_pages_kept",  # these are ours
         "memory_weights_bytes", "memory_activations_bytes", "memory_kv_bytes",
         "memory_kv_taken_bytes", "memory_process_bytes", "memory_given_back_bytes_total",
         "memory_refused_total",
@@ -55,3 +55,13 @@ def test_requests_under_way_are_seen() -> None:
         stream.close()
         wait_for(lambda: served.server.in_flight == 0)
         assert scrape(served)["requests_processing"] == 0
+
+
+def test_memory_is_accounted(served: Served) -> None:
+    served.post("/v1/completions", {"prompt": "Say:", "temperature": 0})
+    found, own = scrape(served), served.llm.usage().memory
+    assert found["memory_kv_bytes"] == own.kv
+    assert 0 < found["memory_kv_taken_bytes"] == own.kv_taken < own.kv
+    assert found["memory_weights_bytes"] == own.weights
+    assert found["memory_process_bytes"] > 1 << 20
+    assert found["memory_refused_total"] == 0

@@ -12,7 +12,9 @@ from tests.serve.served import Served, serving, wait_for
 from tests.test_api import Slow, make, says
 
 from satchel.api import LLM
-from satchel.base.errors import MemoryLimitError, OptionError
+from satchel.base.errors import CrowdedError, MemoryLimitError, OptionError
+from satchel.engine.relief import REFUSE
+from satchel.machine.memory import Pressure
 from satchel.serve.sessions import Sessions, shared
 
 COMPLETE = "/v1/completions"
@@ -232,3 +234,42 @@ def test_a_model_that_failed_to_load_is_tried_anew() -> None:
     with serving(load) as served:
         assert ask(served, None).status_code == 503
         assert says_of(ask(served, None)) == "fake.gguf"
+
+
+def test_what_has_no_room_beside_others_takes_that_of_idle_ones() -> None:
+    there: list[LLM] = []
+
+    def load(reference: str) -> LLM:
+        open_ones = [llm for llm in there if not llm._speaker.model.closed]  # type: ignore[attr-defined]
+        if reference == "large.gguf" and open_ones:
+            raise CrowdedError("the model needs 7 GB; other models take 2 GB, and 8 are allowed")
+        there.append(make(says(reference * 20), kind=Slow))
+        return there[-1]
+
+    references = ["a.gguf", "b.gguf", "large.gguf"]
+    with serving(load, references, max_loaded=3) as served:
+        ask(served, "a", max_tokens=1)
+        stream = served.openai().completions.create(model="b", prompt="Say:", stream=True)
+        next(stream)
+        refused = ask(served, "large", max_tokens=1)
+        assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+        assert "other models take 2 GB" in refused.json()["error"]["message"]
+        assert list(served.server.models.loaded) == ["b"]
+        assert "".join(chunk.choices[0].text for chunk in stream).endswith("b.gguf")
+        assert ask(served, "large", max_tokens=1).status_code == 200
+        assert list(served.server.models.loaded) == ["large"]
+
+
+def test_short_memory_is_503_and_a_time_to_come_back() -> None:
+    with serving() as served:
+        ask(served, None)
+        relief = served.llm._speaker.engine.relief
+        relief.read = lambda: Pressure(available_bytes=0)
+        relief._due_s = 0.0
+        relief.stage = REFUSE
+        answer = ask(served, None)
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        assert answer.json()["error"]["code"] == "out_of_memory"
+        relief.read = Pressure
+        relief._due_s = 0.0
+        assert ask(served, None).status_code == 200

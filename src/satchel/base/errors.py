@@ -69,6 +69,10 @@ class MemoryLimitError(SatchelError):
     code = "out_of_memory"
 
 
+class CrowdedError(MemoryLimitError):
+    """There would be enough if other models of this process were not loaded."""
+
+
 class KernelError(SatchelError):
     """A kernel is ill-formed: mixed types, a wrong shape, an op without a rule."""
 

@@ -21,6 +21,7 @@ from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
 from satchel.compiler.packing import sizes_of
 from satchel.compiler.pipeline import fuse
 from satchel.compiler.weights import Matrix
+from satchel.engine.budget import GROWTH_BYTES
 from satchel.engine.cache_loss import LIMIT, cache_loss
 from satchel.engine.pages import pages_for
 from satchel.files.checkpoint import Checkpoint
@@ -29,7 +30,6 @@ from satchel.machine.memory import resident_bytes
 from satchel.runtime.batch import PAGE
 
 PYTHON_BYTES = 64 << 20  # of a process, where the system does not tell
-GROWTH_BYTES = 10 << 20  # workers, their tables, machine code, requests: what comes after loading
 LEAST_CONTEXT = 512  # tokens; a model with less room is refused
 SMALLER = "int8", "int8"  # what f16 may become where memory is short
 
@@ -73,10 +73,13 @@ class Forecast:
 class Ledger:
     """Forecasts for one model, whose tokenizer has been loaded by now."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Raises UnsupportedError and FileFormatError as loading would."""
-        resident = resident_bytes()
-        self._process = (PYTHON_BYTES if resident is None else resident) + GROWTH_BYTES
+    def __init__(self, checkpoint: Checkpoint, process: int | None = None) -> None:
+        """`process`: what the process itself takes; None: what it has now, without a model.
+
+        Raises UnsupportedError and FileFormatError as loading would.
+        """
+        now = resident_bytes() if process is None else process
+        self._process = (PYTHON_BYTES if now is None else now) + GROWTH_BYTES
         self._fused = fuse(expose_states(trace(checkpoint)))
         self._target = host_target(options().target)
         self._file_bytes = checkpoint.n_bytes

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from satchel.api import Stats, Usage
+from satchel.machine.memory import resident_bytes
 
 PREFIX = "llamacpp:"
 
@@ -68,6 +69,20 @@ class Metrics:
              sum(usage.pages_in_use for usage in found)),
             ("gauge", "kv_pages_kept", "Pages that none uses, kept for what they hold.",
              sum(usage.pages_kept for usage in found)),
+            ("gauge", "memory_weights_bytes", "Weights of the loaded models.",
+             sum(usage.memory.weights for usage in found)),
+            ("gauge", "memory_activations_bytes", "What their steps work in.",
+             sum(usage.memory.activations for usage in found)),
+            ("gauge", "memory_kv_bytes", "All pages of their KV caches.",
+             sum(usage.memory.kv for usage in found)),
+            ("gauge", "memory_kv_taken_bytes", "Pages that memory has been taken for.",
+             sum(usage.memory.kv_taken for usage in found)),
+            ("gauge", "memory_process_bytes", "What the process has, by the system's count.",
+             resident_bytes() or 0),
+            ("counter", "memory_given_back_bytes_total", "Pages given back as memory was short.",
+             sum(usage.memory.given_back for usage in found)),
+            ("counter", "memory_refused_total", "Requests refused as memory was short.",
+             sum(usage.memory.refused for usage in found)),
             ("gauge", "kv_cache_usage_ratio", "Pages of the KV cache in use.",
             ("gauge", "kv_pages_written", "Pages saved on disk by the loaded models.",
              sum(usage.pages_written for usage in found)),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from satchel.api import LLM
-from satchel.base.errors import ModelNotFoundError, OptionError
+from satchel.base.errors import CrowdedError, ModelNotFoundError, OptionError
 from satchel.files.references import parse_reference
 from satchel.files.store import list_models, resolve
 from satchel.serve.failures import OverloadedError
@@ -156,7 +156,7 @@ class Models:
             await self._make_room()
             self._admitted.add(name)
             begun = time.monotonic()
-            llm = await asyncio.to_thread(self._load, reference)
+            llm = await self._load_beside_others(reference)
         finally:
             self._admitted.discard(name)
             del self._loading[name]
@@ -171,13 +171,27 @@ class Models:
     async def _make_room(self) -> None:
         """Unloads those that no one has used for longest, till one more may be loaded."""
         while (n := len(self.loaded) + len(self._admitted)) >= self._settings.max_loaded:
-            idle = [one for one in self.loaded.values() if self._is_idle(one)]
-            if not idle:
+            if not await self._drop_longest_idle():
                 raise OverloadedError(
                     f"{n} models are loaded and at work, and {self._settings.max_loaded} may be; "
                     "come back later"
                 )
+
+    async def _load_beside_others(self, reference: str) -> LLM:
+        """Unloads the others that are idle, the longest idle ones first, as memory asks for it."""
+        while True:
+            try:
+                return await asyncio.to_thread(self._load, reference)
+            except CrowdedError:
+                if not await self._drop_longest_idle():
+                    raise
+
+    async def _drop_longest_idle(self) -> bool:
+        """Whether there was an idle one."""
+        idle = [one for one in self.loaded.values() if self._is_idle(one)]
+        if idle:
             await self._drop(min(idle, key=lambda loaded: loaded.used_s))
+        return bool(idle)
 
     def _wait_for_users(self, loaded: Loaded) -> None:
         if loaded.keep_alive_s is not None:
