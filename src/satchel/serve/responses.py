@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from satchel.api import LLM
 from satchel.serve.answers import Answers, Ask, ask, timings, until_gone
-from satchel.serve.asks import MOST, SAMPLING, options_of
+from satchel.serve.asks import MOST, SAMPLING, TERMS, options_of
 from satchel.serve.bodies import read_body
 from satchel.serve.conversations import (
     CONSTRAINTS,
@@ -56,6 +56,7 @@ FORMAT = record(
 RESPONSE = record(
     {
         **SAMPLING,
+        **TERMS,
         **CONSTRAINTS,
         "model": TEXT,
         "input": INPUT,

@@ -8,8 +8,8 @@ nothing is lost. Spaces around thoughts and calls belong to their form, and are 
 from __future__ import annotations
 
 import json
+import os
 import re
-import uuid
 from collections import deque
 from collections.abc import Collection, Generator
 from dataclasses import dataclass
@@ -338,7 +338,7 @@ class AnswerParser:
         if name not in self._names and not (marked and is_name(name)):
             raise BrokenTextError
         # Mistral's templates want ids of just this kind; no other minds
-        self._call = CallDelta(self._n_begun, uuid.uuid4().hex[:9], name)
+        self._call = CallDelta(self._n_begun, os.urandom(5).hex()[:9], name)
         self._n_begun += 1
         self._arguments = []
         self._deltas.append(self._call)
