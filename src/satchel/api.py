@@ -133,8 +133,8 @@ def load(
             name=path.name,
             folder=folder,
             prefix_cache=prefix_cache,
+            memory=limit,
         )
-        llm._speaker.engine.relief.limit = limit
         account.take(llm, loaded.sizes.total)
     return llm
 
@@ -241,11 +241,13 @@ class LLM:
         name: str = "model",
         folder: PageFolder | None = None,
         prefix_cache: bool = True,
+        memory: int | None = None,
     ) -> None:
         """`template` is the text of the chat template, if there is one; what was computed is saved
-        in `folder`. `load` does all this.
+        in `folder`; the process should have no more than `memory` bytes. `load` does all this.
         """
         self._speaker = Speaker(model, tokenizer, template, name, folder, prefix_cache=prefix_cache)
+        self._speaker.engine.relief.limit = memory
 
     @property
     def name(self) -> str:

@@ -147,7 +147,7 @@ class CompiledModel:
     def max_batch(self) -> int:
         return self._limits.max_batch
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         features = " ".join(sorted(self.target.features))
         layout = replace(self._limits, max_batch=0, context=0, n_pages=0, max_sequences=0)
@@ -176,7 +176,7 @@ class CompiledModel:
     def write_page(self, group: int, page: int, data: bytes) -> None:
         self._kv[group].write(page, data)
 
-    @cached_property
+    @property
     def sizes(self) -> Sizes:
         return sizes_of(self.plan, self._recipes)
 
