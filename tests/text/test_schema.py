@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.engine.schemas import Schema, schemas
+from tests.text.test_gbnf import vocabulary
 
 from satchel.base.errors import OptionError
 from satchel.text.grammar import Grammar, explain, matcher, read_grammar
@@ -36,9 +39,14 @@ REFUSED: list[tuple[str, Any]] = [
     ("multipleOf", 0),
     ("multipleOf", -2),
     ("multipleOf", 10**9),
+    ("multipleOf", 0.1 + 0.2),
+    ("minLength", 10**12),
+    ("minimum", 10**20),
+    ("exclusiveMaximum", -1e300),
     ("enum", ["a", "b\x01"]),
     ("const", {"\x7f": 1}),
 ]
+TOO_LARGE: list[Any] = [{"const": -(2**63)}, {"const": 1e300}, {"enum": [1, {"a": [2**64]}]}]
 BROKEN: list[tuple[Any, str]] = [
     ({"$ref": "https://example.org/schema"}, "https://example.org/schema"),
     ({"$ref": "#/$defs/none"}, r"\$defs/none"),
@@ -100,6 +108,12 @@ def test_a_keyword_that_can_not_be_kept_is_named_with_its_place(
     assert f" at {place} " in str(caught.value)
 
 
+@pytest.mark.parametrize("schema", TOO_LARGE)
+def test_numbers_that_would_not_be_told_apart_are_refused(schema: Any) -> None:
+    with pytest.raises(OptionError, match=r"json_schema: a number in '.*' at # is too large"):
+        read_schema(schema)
+
+
 @pytest.mark.parametrize(("schema", "message"), BROKEN, ids=lambda v: str(v)[:40])
 def test_what_is_broken_is_refused_with_what_is_wrong(schema: Any, message: str) -> None:
     said = refusal(schema)
@@ -111,8 +125,47 @@ def test_what_is_broken_is_refused_with_what_is_wrong(schema: Any, message: str)
 @settings(max_examples=30)
 @given(schemas())
 def test_what_can_be_kept_is_not_refused(schema: Schema) -> None:
-    assert read_schema(schema) == schema
-    assert read_schema(json.dumps(schema)) == schema
+    assert refusal(schema) == ""
+    assert read_schema(json.dumps(schema)) == read_schema(schema)
+
+
+BOUNDS = st.one_of(
+    st.integers(-5, 5),
+    st.integers(-(2**70), 2**70),
+    st.floats(-100, 100),
+    st.floats(-1e300, 1e300),
+    st.sampled_from([-(2**63), 2**63 - 1, 0, -0.0, 5e-324, 1e15, 9e15]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["number", "integer"]),
+    st.dictionaries(
+        st.sampled_from(["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]), BOUNDS
+    ),
+)
+def test_no_number_passes_its_bounds(kind: str, bounds: dict[str, Any]) -> None:
+    schema = {"type": kind, **bounds}
+    if refusal(schema):
+        return
+    near = {Decimal(str(bound)) for bound in bounds.values()}
+    for number in near | {int(x) + Decimal(y) for x in near for y in ("-1", "0", ".001", "1")}:
+        fits = (
+            number >= Decimal(str(bounds.get("minimum", "-Infinity")))
+            and number <= Decimal(str(bounds.get("maximum", "Infinity")))
+            and number > Decimal(str(bounds.get("exclusiveMinimum", "-Infinity")))
+            and number < Decimal(str(bounds.get("exclusiveMaximum", "Infinity")))
+        )
+        assert fits or not may_be_written(format(number, "f"), schema)
+
+
+def may_be_written(text: str, schema: Any) -> bool:
+    grammar = read_grammar({"json_schema": schema})
+    assert grammar
+    state = matcher()(vocabulary(), grammar.text, log_level=0)
+    raw = list(text.encode())
+    return state.try_consume_tokens(raw) == len(raw) and state.is_accepting()
 
 
 @pytest.mark.parametrize("given", [True, "true", " true\n"])

@@ -1,7 +1,8 @@
 """JSON schemas of which every keyword is kept: what can't be kept is refused, by name and place.
 
 The engine that follows a schema (llguidance) knows the keywords of `KEPT`. It passes over those
-that it has never heard of, as JSON Schema says; a misspelt one would then bind nothing.
+that it has never heard of, as JSON Schema says; a misspelt one would then bind nothing. Its numbers
+are exact to some 15 digits only: bounds with more are drawn in, so that no number passes them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, cast
 
 from satchel.base.errors import OptionError
@@ -16,6 +18,9 @@ from satchel.base.errors import OptionError
 MAX_BYTES = 256 * 1024
 MAX_REFERENCES = 500  # they may stand in a chain, and each link costs stack
 MAX_PATTERN = 8192  # characters; the work may grow with their square
+MAX_COUNT = 10**9
+LARGEST = Decimal(9 * 10**15)  # numbers beyond are not told apart
+DIGITS = 12
 MAX_MULTIPLE = 65536  # a remainder of each kind has to be told apart
 
 # control characters, as json.dumps writes them, but for those with an escape of their own
@@ -30,6 +35,9 @@ KEPT = ONE | LISTS | MAPS | {
     "minLength", "maxLength", "pattern", "format",
     "minItems", "maxItems", "required", "minProperties", "maxProperties",
 }  # fmt: skip
+COUNTS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+)  # fmt: skip
 FORMATS = {
     "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
 }  # fmt: skip
@@ -96,6 +104,7 @@ def _check(schema: dict[str, Any]) -> None:
         _check_beside(part, place)
         _check_values(part, place)
         _check_patterns(part, place)
+        _draw_in(part, place)
     if n_references > MAX_REFERENCES:
         raise OptionError(f"json_schema: there are more than {MAX_REFERENCES} of '$ref'")
 
@@ -110,12 +119,59 @@ def _check_counts(part: dict[str, Any], place: str) -> None:
             f"json_schema: 'minProperties' of {least} at {place} is not supported; list the names "
             "in 'required'"
         )
+    for keyword in COUNTS:
+        if isinstance(count := part.get(keyword), int) and count > MAX_COUNT:
+            raise OptionError(f"json_schema: {keyword!r} at {place} is above {MAX_COUNT}")
     multiple = part.get("multipleOf", 1)
-    if isinstance(multiple, int | float) and not 0 < multiple <= MAX_MULTIPLE:
+    if isinstance(multiple, int | float) and not (
+        0 < multiple <= MAX_MULTIPLE and _is_short(Decimal(str(multiple)))
+    ):
         raise OptionError(
-            f"json_schema: 'multipleOf' at {place} is {multiple}, not above 0 and at most "
-            f"{MAX_MULTIPLE}"
+            f"json_schema: 'multipleOf' at {place} is {str(multiple)[:40]}, not above 0 and at "
+            f"most {MAX_MULTIPLE}, with few digits"
         )
+
+
+def _is_short(number: Decimal) -> bool:
+    return len(number.as_tuple().digits) <= DIGITS and abs(number.adjusted()) < DIGITS
+
+
+def _draw_in(part: dict[str, Any], place: str) -> None:
+    """Makes the bounds of a part ones that are kept to the last digit, none wider than before."""
+    is_whole = part.get("type") == "integer"
+    for inside, outside, up in (
+        ("minimum", "exclusiveMinimum", True),
+        ("maximum", "exclusiveMaximum", False),
+    ):
+        if part.get(outside) is True:  # as draft 4 has it
+            part[outside] = part.pop(inside)
+        elif part.get(outside) is False:
+            del part[outside]
+        for keyword in (inside, outside):
+            given = part.get(keyword)
+            if isinstance(given, int | float) and not isinstance(given, bool):
+                bound = _inner(Decimal(str(given)), up)
+                if abs(bound) > LARGEST:
+                    raise OptionError(f"json_schema: {keyword!r} at {place} is too large")
+                part[keyword] = int(bound) if bound == int(bound) else float(bound)
+        bound = part.get(outside)
+        if not is_whole and isinstance(bound, int) and (up or bound == 0):
+            # llguidance allows 3 itself between 3 and 3.5, and -0 between -1 and 0
+            closed = float(_inner(Decimal(bound), up, strictly=True))
+            part[inside] = (max if up else min)(closed, part.get(inside, closed))
+            del part[outside]
+
+
+def _inner(bound: Decimal, up: bool, *, strictly: bool = False) -> Decimal:
+    """The bound itself, or the next number with few digits on its inner side."""
+    bound = max(bound, -LARGEST) if up else min(bound, LARGEST)
+    step = Decimal(1).scaleb(max(bound.adjusted() - DIGITS + 1, -DIGITS) if bound else -9)
+    inner = bound
+    if abs(bound) <= LARGEST and bound % step:
+        inner = bound.quantize(step, ROUND_CEILING if up else ROUND_FLOOR)
+    if strictly and inner == bound:
+        return inner + step if up else inner - step
+    return inner
 
 
 def _check_beside(part: dict[str, Any], place: str) -> None:
@@ -144,8 +200,21 @@ def _check_patterns(part: dict[str, Any], place: str) -> None:
             )
 
 
+def _numbers(value: Any) -> Iterator[int | float]:
+    if isinstance(value, dict):
+        value = list(cast("dict[str, Any]", value).values())
+    if isinstance(value, list):
+        for one in cast("list[Any]", value):
+            yield from _numbers(one)
+    elif isinstance(value, int | float):
+        yield value
+
+
 def _check_values(part: dict[str, Any], place: str) -> None:
     for keyword in ("const", "enum"):
+        for number in _numbers(part.get(keyword)):
+            if abs(number) > LARGEST:
+                raise OptionError(f"json_schema: a number in {keyword!r} at {place} is too large")
         found = UNWRITABLE.search(json.dumps(part.get(keyword), ensure_ascii=False))
         if found:
             raise OptionError(
