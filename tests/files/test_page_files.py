@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,6 +136,42 @@ def test_a_folder_that_others_can_write_to_is_not_used(
     assert not open_to_all.has(KEYS[0], 0)
     assert not open_to_all.write(KEYS[1], 0, PAGE)
     assert "others can write" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_none_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kv").write_text("a file of someone's")
+    assert not folder(tmp_path).write(KEYS[0], 0, PAGE)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (tmp_path / "kv").read_text() == "a file of someone's"
+
+
+def test_a_folder_that_goes_away_is_made_again(tmp_path: Path) -> None:
+    pages = folder(tmp_path)
+    pages.write(KEYS[0], 0, PAGE)
+    shutil.rmtree(pages.folder)
+    assert not pages.has(KEYS[0], 0)
+    assert pages.read(KEYS[0], 0, len(PAGE)) is None
+    assert pages.write(KEYS[1], 0, PAGE)
+
+
+def test_several_may_use_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def work(seed: int) -> bool:
+        pages, draw, fine = folder(tmp_path, n_pages=5), random.Random(seed), True
+        for _ in range(150):
+            key = draw.choice(KEYS)
+            if draw.random() < 0.5:
+                pages.write(key, 0, key * 5)
+            else:
+                fine = fine and pages.read(key, 0, 160) in (None, key * 5)
+            pages.touch([(key, 0, draw.randrange(9))])
+        return fine
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+    assert capsys.readouterr().err == ""
+    assert not list((tmp_path / "kv").glob("*.part"))
 
 
 def test_a_file_of_many(tmp_path: Path) -> None:

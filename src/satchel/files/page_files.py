@@ -162,8 +162,12 @@ class PageFolder:
         self._is_broken = not is_ours(folder)
         if self._is_broken:
             log.warning(f"no conversations are kept, as others can write to {folder}")
-        else:
+            return
+        try:
             self._trim()
+        except OSError as error:
+            log.warning(f"no conversations are kept in {folder}: {error.strerror}")
+            self._is_broken = True
 
     def has(self, key: bytes, group: int) -> bool:
         """Whether there is such a page."""
@@ -199,7 +203,8 @@ class PageFolder:
             return False
         self.n_bytes += size
         if self.n_bytes > self.limit:
-            self._trim()
+            with contextlib.suppress(OSError):  # the folder is gone: so are its files
+                self._trim()
         return True
 
     def touch(self, names: Iterable[tuple[bytes, int, int]]) -> None:
@@ -222,8 +227,8 @@ class PageFolder:
         room = self.limit if self.n_bytes <= self.limit else int(_ROOM * self.limit)
         now = time.time()
         for path, status in sorted(files, key=lambda file: file[1].st_mtime_ns):
-            dead = path.suffix == ".part" and now - status.st_mtime > _KEPT_PART_S
-            if self.n_bytes > room or dead:
+            is_part, age_s = path.suffix == ".part", now - status.st_mtime
+            if age_s > _KEPT_PART_S if is_part else self.n_bytes > room:
                 with contextlib.suppress(OSError):
                     path.unlink()
                     self.n_bytes -= status.st_size
