@@ -27,7 +27,7 @@ from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
 from satchel.machine.tuned import best_threads
-from satchel.runtime.batch import MAX_WANTED, PAGE, RANKED, Batch, CacheGroup, Sizes
+from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, CacheGroup, Sizes
 from satchel.runtime.executor import Executor, Profile
 from satchel.runtime.kv import GroupMemory
 from satchel.runtime.link import link_all
@@ -115,25 +115,19 @@ class CompiledModel:
         self._counts: dict[str, int] = {}
         self._scalars: dict[str, int] = {}
         self._vocab = ready.vocab_size
-        row = self.plan.buffer("logits").bytes // 4 // MAX_WANTED
-        self._logits = (
-            self._memories["logits"].array(np.float32, row * MAX_WANTED).reshape(MAX_WANTED, row)
-        )
-        strips = self.plan.buffer("maxima").bytes // 4 // MAX_WANTED
-        self._maxima = (
-            self._memories["maxima"].array(np.float32, strips * MAX_WANTED).reshape(MAX_WANTED, -1)
-        )
-        size = RANKED * MAX_WANTED
-        self._ranked = (
-            self._memories["ranked"].array(np.int32, size).reshape(-1, RANKED),
-            self._memories["greatest"].array(np.float32, size).reshape(-1, RANKED),
-        )
-        row = self.plan.buffer("states").bytes // 4 // limits.max_batch
-        states = self._memories["states"].array(np.float32, row * limits.max_batch)
-        self._states = states.reshape(-1, row)[:, : ready.state_dim]
+        self._logits = self._output("logits", MAX_WANTED)
+        self._maxima = self._output("maxima", MAX_WANTED)
+        ranked, greatest = (self._output(name, MAX_WANTED) for name in ("ranked", "greatest"))
+        self._ranked = ranked.view(np.int32), greatest
+        self._states = self._output("states", limits.max_batch)[:, : ready.state_dim]
         self._n_kv, self._group_tokens = ready.n_kv, ready.group_tokens
         self._addresses, self._objects = addresses, objects
         self.executor = self.executor_for(threads)
+
+    def _output(self, name: str, rows: int) -> NDArray[np.float32]:
+        """A buffer that the plan fills, of so many rows."""
+        size = self.plan.buffer(name).bytes // 4
+        return self._memories[name].array(np.float32, size).reshape(rows, -1)
 
     @property
     def vocab_size(self) -> int:
