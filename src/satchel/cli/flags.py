@@ -393,7 +393,8 @@ COMMANDS = {
     ),
     "doctor": Command(
         "what this machine is and can do, and where the caches lie",
-        (Flag(("--clear-cache",), "delete compiled kernels and packed weights", switch, False),
+        (Flag(("--clear-cache",), "delete compiled kernels, packed weights and saved pages",
+              switch, False),
          THREADS, JSON),
         "",
         "doctor:doctor",
