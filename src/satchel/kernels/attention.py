@@ -51,33 +51,46 @@ LOWEST = -3.0e38
 SUMS, GREATEST, SHRINK, ALL_SUMS, ALL_GREATEST, VALUES = 64, 80, 81, 96, 112, 128
 
 
-def scores(q: list[Row], page: Row, keys: Layout, head_dim: int) -> list[list[V]]:
+def scores(q: list[Row], page: Row, heads: Heads) -> list[list[V]]:
     """For each row, its products with the page's 64 keys: 4 vectors of 16 slots."""
+    found: list[list[V]] = [[] for _ in q]
+    for first in range(0, VECTORS, heads.across):
+        part = range(first, first + heads.across)
+        for row, new in zip(found, scores_of(q, page, heads, part), strict=True):
+            row += new
+    return found
+
+
+def scores_of(q: list[Row], page: Row, heads: Heads, part: range) -> list[list[V]]:
+    """The scores of some of the page's vectors."""
+    keys, head_dim = heads.head.keys, heads.head_dim
     group = keys.group(head_dim)
     if group is None:
-        return products(q, page, keys, 0, head_dim)
-    sums = [[acc(f32) for _ in range(VECTORS)] for _ in q]
+        return products(q, page, keys, part, 0, head_dim)
+    sums = [[acc(f32) for _ in part] for _ in q]
     for g in loop(head_dim // group):
-        found = products(q, page, keys, g * group, group)
+        found = products(q, page, keys, part, g * group, group)
         scales = keys.scales(page, head_dim, g, 0)
-        for v in range(VECTORS):
+        for i, v in enumerate(part):
             scale = cast(scales.load(16 * v, 16), f32)
             for row_sums, row_found in zip(sums, found, strict=True):
-                row_sums[v].value = muladd(row_found[v], scale, row_sums[v].value)
+                row_sums[i].value = muladd(row_found[i], scale, row_sums[i].value)
     return [[s.value for s in row_sums] for row_sums in sums]
 
 
-def products(q: list[Row], page: Row, keys: Layout, first: Any, dims: int) -> list[list[V]]:
+def products(
+    q: list[Row], page: Row, keys: Layout, part: range, first: Any, dims: int
+) -> list[list[V]]:
     """Scores over some of the dims, without scales."""
-    sums = [[acc(f32) for _ in range(VECTORS)] for _ in q]
+    sums = [[acc(f32) for _ in part] for _ in q]
     step = math.gcd(dims, 4)
     for i in loop(0, dims, step):
         d = i + first
         for u, found in enumerate(keys.keys(page, d, step)):
             for row, row_sums in zip(q, sums, strict=True):
                 x = splat(row.load(d + u))
-                for key, total in zip(found, row_sums, strict=True):
-                    total.value = muladd(key, x, total.value)
+                for v, total in zip(part, row_sums, strict=True):
+                    total.value = muladd(found[v], x, total.value)
     return [[s.value for s in row_sums] for row_sums in sums]
 
 
@@ -122,35 +135,47 @@ def weigh(
 
 
 def gather(y: list[Row], states: list[Row], values: Row, heads: Heads, n_slots: V) -> None:
-    """Shrink what the rows have and add the values of the page's first n_slots, slot after slot, a
-    column of dims at a time. The slots after them are no one's yet: a NaN that a former sequence
-    left there would survive a weight of 0.
+    """Shrink what the rows have and add the values of the page's first n_slots, slot after slot,
+    some dims of a column at a time. The slots after them are no one's yet: a NaN that a former
+    sequence left there would survive a weight of 0.
     """
-    layout, head_dim = heads.head.values, heads.head_dim
-    for column in range(0, head_dim, COLUMN):
-        width = min(COLUMN, head_dim - column)
-        n = math.gcd(layout.lanes(head_dim), width)
-        parts = range(column, column + width, n)
-        weights = [heads.weights_of(at) for at in parts]
-        shrink = [splat(s.load(SHRINK), n) for s in states]
-        sums = [[acc(f32, n) for _ in parts] for _ in y]
-        for row, row_sums, by in zip(y, sums, shrink, strict=True):
-            for at, total in zip(parts, row_sums, strict=True):
-                total.value = row.load(at, n) * by
-        for t in loop(n_slots):
-            found = layout.values(values, head_dim, column, t)
-            for state, row_sums in zip(states, sums, strict=True):
-                by = {at: splat(state.load(t + at), n) for at in dict.fromkeys(weights)}
-                for at, value, total in zip(weights, found, row_sums, strict=True):
-                    total.value = muladd(value, by[at], total.value)
-        for row, row_sums in zip(y, sums, strict=True):
-            for at, total in zip(parts, row_sums, strict=True):
-                row.store(total, at)
+    lanes = heads.head.values.lanes(heads.head_dim)
+    for column in range(0, heads.head_dim, COLUMN):
+        width = min(COLUMN, heads.head_dim - column)
+        n_vectors = width // math.gcd(lanes, width)
+        for first in range(0, n_vectors, heads.across):
+            part = range(first, min(first + heads.across, n_vectors))
+            gather_part(y, states, values, heads, n_slots, column, width // n_vectors, part)
+
+
+def gather_part(
+    y: list[Row], states: list[Row], values: Row, heads: Heads, n_slots: V, column: int, n: int,
+    part: range,
+) -> None:  # fmt: skip
+    """Those vectors of n lanes of the column that are in `part`."""
+    places = [column + i * n for i in part]
+    weights = [heads.weights_of(at) for at in places]
+    shrink = [splat(s.load(SHRINK), n) for s in states]
+    sums = [[acc(f32, n) for _ in part] for _ in y]
+    for row, row_sums, by in zip(y, sums, shrink, strict=True):
+        for at, total in zip(places, row_sums, strict=True):
+            total.value = row.load(at, n) * by
+    for t in loop(n_slots):
+        found = heads.head.values.values(values, heads.head_dim, column, t)
+        for state, row_sums in zip(states, sums, strict=True):
+            by = {at: splat(state.load(t + at), n) for at in dict.fromkeys(weights)}
+            for at, i, total in zip(weights, part, row_sums, strict=True):
+                total.value = muladd(found[i], by[at], total.value)
+    for row, row_sums in zip(y, sums, strict=True):
+        for at, total in zip(places, row_sums, strict=True):
+            row.store(total, at)
 
 
 @dataclass(frozen=True)
 class Heads:
-    """The constants of a layer's attention."""
+    """The constants of a layer's attention. A tile's rows are taken `widths[0]` at a time, by
+    `across` vectors of slots, or of dims; narrower for those that are left.
+    """
 
     n_kv: int
     per_kv: int
@@ -160,6 +185,7 @@ class Heads:
     group_tokens: int
     widths: tuple[int, ...]
     types: tuple[str, str] = (F16, F16)
+    across: int = VECTORS
 
     @property
     def head(self) -> Head:
@@ -266,7 +292,7 @@ def add_page(group: Group, past: Past, own: Row, page: Row, position: V, n_slots
         states = [own.at((row + i) * heads.row_floats) for i in range(width)]
         q_stride = heads.n_kv * heads.per_kv * heads.head_dim
         queries = [past.q.at(t * q_stride + head) for t, head in at]
-        found = scores(queries, page, heads.head.keys, heads.head_dim)
+        found = scores(queries, page, heads)
         for (t, _), state, s in zip(at, states, found, strict=True):
             weigh(state, s, position, index(past.positions[t]), heads, values)
         gather([s.at(VALUES) for s in states], states, values, heads, n_slots)
@@ -381,13 +407,17 @@ def merge_parts(
 
 
 def group_shape(per_kv: int, bits: int, registers: int) -> dict[str, Any]:
-    """How many tokens a tile takes, and how many rows at once: as many whole tokens' heads as the
-    registers hold.
+    """How many tokens a tile takes, and how many rows and vectors at once: as many sums as the
+    registers hold, and rather more rows, as what was converted for one serves them all.
     """
-    most = 6 if bits * registers >= 512 * 32 else 1
-    whole = most // per_kv * per_kv or most
-    widths = tuple(sorted({whole, min(per_kv, most), min(2, most), 1}, reverse=True))
-    return {"group_tokens": max(1, 24 // per_kv), "widths": widths}
+    room = bits * registers
+    most, across = (6, 4) if room >= 512 * 32 else (2, 2) if room >= 256 * 16 else (2, 1)
+    widths = tuple(sorted({most, min(per_kv, most), 2, 1}, reverse=True))
+    return {
+        "group_tokens": max(1, 24 // per_kv),
+        "widths": widths,
+        **({} if across == VECTORS else {"across": across}),
+    }
 
 
 def scratch_bytes(heads: Heads, max_batch: int, context: int) -> int:
