@@ -56,9 +56,15 @@ def divergences(reference: Logits, other: Logits) -> tuple[NDArray[np.float64], 
     same = np.empty(len(reference), bool)
     for start in range(0, len(kl), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
-        p, q = log_softmax(reference[rows]), log_softmax(other[rows])
-        kl[rows] = np.sum(np.exp(p) * (p - q), axis=-1)
-        same[rows] = p.argmax(axis=-1) == q.argmax(axis=-1)
+        x, y = (
+            z.astype(np.float64) - z.max(axis=-1, keepdims=True)
+            for z in (reference[rows], other[rows])
+        )
+        weights = np.exp(x)
+        total = weights.sum(axis=-1)
+        further = np.log(np.exp(y).sum(axis=-1) / total)
+        kl[rows] = np.einsum("nv,nv->n", weights, x - y) / total + further
+        same[rows] = x.argmax(axis=-1) == y.argmax(axis=-1)
     return kl, same
 
 
