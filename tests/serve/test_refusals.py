@@ -149,7 +149,7 @@ def test_one_who_does_not_read_is_left() -> None:
 
 
 def test_no_such_endpoint_or_method(shared: Served) -> None:
-    answer = shared.get("/v1/embeddings")
+    answer = shared.get("/v1/rerank")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_endpoint")
     answer = shared.get(CHAT)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
