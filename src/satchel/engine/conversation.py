@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,15 +56,19 @@ def saved_messages(path: str | os.PathLike[str]) -> list[Message]:
 
 
 def write_pages(
-    path: str | os.PathLike[str], fingerprint: str, pages: Iterable[tuple[bytes, int, bytes]]
+    path: str | os.PathLike[str], fingerprint: str, pages: Sequence[tuple[bytes, int, bytes]]
 ) -> None:
-    """Writes keys, groups and contents of pages beside the messages at `path`.
+    """Writes keys, groups and contents of pages beside the messages at `path`; no file for none.
 
     Where that fails the log says so: what counts has been saved.
     """
+    beside = _pages_path(path)
     try:
-        write_page_file(_pages_path(path), fingerprint.encode(), pages)
-    except CacheError as error:
+        if pages:
+            write_page_file(beside, fingerprint.encode(), pages)
+        else:
+            beside.unlink(missing_ok=True)
+    except (CacheError, OSError) as error:
         log.warning(f"the messages are saved, but {error}; they will be computed again")
 
 
