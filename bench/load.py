@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass
 class Client:
-    """Asks one server, over one connection."""
+    """Asks one server, over a new connection each time: some close theirs unannounced."""
 
     url: str
     model: str
@@ -63,6 +63,7 @@ class Client:
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         answer = Answer(time.perf_counter())
+        self.connection.close()
         self.connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
         response = self.connection.getresponse()
         if response.status != 200:
@@ -186,6 +187,23 @@ def rounds(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield {"url": url, "model": model, "clients": n_clients, "round": turn, **found}
 
 
+COLUMNS = ("requests_per_s", "tokens_per_s", "ttft_ms_p50", "ttft_ms_p99", "inter_token_ms_p50",
+           "inter_token_ms_p99")  # fmt: skip
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """Medians over the rounds, in Markdown, the servers one below the other."""
+    rows = [("clients", "server", *COLUMNS)]
+    for n_clients in dict.fromkeys(line["clients"] for line in lines):
+        for url in dict.fromkeys(line["url"] for line in lines):
+            of = [line for line in lines if (line["clients"], line["url"]) == (n_clients, url)]
+            values = [[line[name] for line in of if line[name] is not None] for name in COLUMNS]
+            shown = (f"{statistics.median(found):.5g}" if found else "-" for found in values)
+            rows.append((str(n_clients), url, *shown))
+    rows.insert(1, ("---",) * len(rows[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Prints a JSON line for each load; 1 when any request failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -201,12 +219,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--prompt-words", type=int, default=48)
     parser.add_argument("--long-every", type=int, default=0, help="one prompt in so many is long")
     parser.add_argument("--long-words", type=int, default=1500)
+    parser.add_argument("--table", action="store_true", help="medians at the end, on stderr")
     args = parser.parse_args(argv)
-    failed = False
+    lines: list[dict[str, Any]] = []
     for line in rounds(args):
         print(json.dumps(line), flush=True)
-        failed = failed or line["failures"] > 0
-    return int(failed)
+        lines.append(line)
+    if args.table:
+        print(table(lines), file=sys.stderr)
+    return int(any(line["failures"] for line in lines))
 
 
 if __name__ == "__main__":
