@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
-from tests.text.test_answer import WAYS
+from tests.text.test_answer import WAYS as ALL
 
 from satchel.base.errors import OptionError, UnsupportedError
 from satchel.text.conventions import THOUGHTS
@@ -28,6 +28,10 @@ TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "f", "parameters": F}},
     {"type": "function", "function": {"name": "g"}},
 ]
+
+
+UNFORCED = ("function-gemma", "gemma-4")  # whose texts stand between special tokens
+WAYS = {name: way for name, way in ALL.items() if name not in UNFORCED}
 
 
 class Bytes:
@@ -121,6 +125,13 @@ def test_thoughts_come_first(is_thinking: bool) -> None:
     assert allows(grammar, '{"a": 1}') != is_thinking
     assert not allows(grammar, thought + "no")
     assert not allows(grammar, thought)
+
+
+@pytest.mark.parametrize("way", UNFORCED)
+def test_some_ways_cannot_be_forced(way: str) -> None:
+    assert opener_of(ALL[way]) == ""
+    with pytest.raises(UnsupportedError, match=f"^tools: calls in the way of {way} can't"):
+        call_grammar(ALL[way], TOOLS, parallel=True, opened="")
 
 
 def test_a_form_or_calls() -> None:

@@ -18,6 +18,7 @@ from typing import TypeAlias, TypeVar
 from satchel.text.conventions import Convention, Marks, Opening
 from satchel.text.json_text import BrokenTextError, JsonText
 from satchel.text.python_calls import PythonValues, is_name
+from satchel.text.quoted_values import QuotedValues
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, str, T]  # is sent one character after the other, END in the end
@@ -208,7 +209,9 @@ class AnswerParser:
     def _body(self, opener: str, opening: Opening) -> Steps[None]:
         marked = opening.is_marked
         first = opener if opener in ("{", "[") else (yield from self._after_spaces())
-        if first == "{":
+        if opening.quote:
+            yield from self._quoted_call(first, opening.quote)
+        elif first == "{":
             yield from self._json_call(first, marked)
         elif first == "[":
             second = yield from self._after_spaces()
@@ -269,14 +272,8 @@ class AnswerParser:
 
     def _named_call(self, first: str, marks: tuple[str, ...]) -> Steps[None]:
         """name[ARGS]{...}, perhaps with a [CALL_ID] between them."""
-        head = first
-        while not head.endswith("{"):
-            char = yield from self._chars.next()
-            head += char
-            if not char or char.isspace() or len(head) > 200:
-                raise BrokenTextError
-        name = re.split("|".join(map(re.escape, marks)), head[:-1])[0]
-        self._begin(name, marked=True)
+        head = yield from self._head(first)
+        self._begin(re.split("|".join(map(re.escape, marks)), head)[0], marked=True)
         text = JsonText()
         char = "{"
         while True:
@@ -286,6 +283,29 @@ class AnswerParser:
                 break
             char = yield from self._chars.next()
         self._finish()
+
+    def _quoted_call(self, first: str, quote: str) -> Steps[None]:
+        """call:name{a:1}, with texts between quotes of their own."""
+        head = yield from self._head(first)
+        if not head.startswith("call:"):
+            raise BrokenTextError
+        self._begin(head.removeprefix("call:"), marked=True)
+        values = QuotedValues(quote)
+        self._add(values.push("{"))
+        while not values.is_done:
+            char = yield from self._chars.next()
+            self._add(values.push(char))
+        self._finish()
+
+    def _head(self, first: str) -> Steps[str]:
+        """What stands before the arguments, whose first brace is taken too."""
+        head = first
+        while not head.endswith("{"):
+            char = yield from self._chars.next()
+            head += char
+            if not char or char.isspace() or len(head) > 200:
+                raise BrokenTextError
+        return head[:-1]
 
     def _python_calls(self, first: str, marked: bool, closer: str) -> Steps[None]:
         """f(a=1), g(): one after the other, until the closer."""

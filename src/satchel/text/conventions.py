@@ -12,12 +12,15 @@
                                                 </tool_call>
     gemma            tool_code                  f(a=1) in a fenced block of tool_code, or an object
                                                 as llama-3's in one of json
+    function-gemma,  <start_function_call>,     <start_function_call>call:f{a:1,b:<escape>x<escape>}
+    gemma-4          or <|tool_call>            <end_function_call>, or with marks of its own
     llama-3          <|python_tag|>,            {"name": "f", "parameters": {"a": 1}}, perhaps
                      or {"name": function name, after <|python_tag|>
                      "parameters"
 
 The first of these that fits counts. Sources: the templates of Mistral-Nemo and Mistral-Small-3.2,
-LFM2 and Llama-4, Qwen 2.5 and 3 and Hermes 2 Pro, Gemma 3's prompting guide, Llama 3.1 to 3.3.
+LFM2 and Llama-4, Qwen 2.5 and 3 and Hermes 2 Pro, the guides of Gemma 3 and FunctionGemma (at
+https://ai.google.dev/gemma/docs), Gemma 4, Llama 3.1 to 3.3.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from satchel.text.python_calls import python_text
+from satchel.text.quoted_values import quoted_text
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,16 @@ class Opening:
     """What may follow an opener of calls: JSON, and Python in a list.
 
     With `named`, a name and one of these marks before the arguments, too; with `is_code`, lines of
-    Python. Where an opener is not `is_marked`, other text may begin so: then only calls of tools
-    that were offered count.
+    Python; with `quote`, only `call:` and a name before arguments whose texts stand between these.
+    Where an opener is not `is_marked`, other text may begin so: then only calls of tools that were
+    offered count.
     """
 
     is_marked: bool = True
     closer: str = ""
     named: tuple[str, ...] = ()
     is_code: bool = False
+    quote: str = ""
 
 
 Call = tuple[str, Mapping[str, object]]  # a name, and arguments
@@ -74,8 +80,8 @@ class Convention:
     def marks(self) -> tuple[str, ...]:
         """The texts that must be seen in an answer, though they may be special tokens."""
         found = [mark for o, opening in self.marked.items() for mark in (o, opening.closer)]
-        named = [mark for opening in self.marked.values() for mark in opening.named]
-        return tuple(mark for mark in (*found, *named) if mark)
+        inner = [mark for o in self.marked.values() for mark in (*o.named, o.quote)]
+        return tuple(mark for mark in (*found, *inner) if mark)
 
 
 def _object(call: Call, arguments: str) -> str:
@@ -118,6 +124,14 @@ def _gemma(calls: Sequence[Call]) -> str:
     return f"```tool_code\n{lines}\n```"
 
 
+def _quoted(opener: str, quote: str, closer: str) -> Callable[[Sequence[Call]], str]:
+    def write(calls: Sequence[Call]) -> str:
+        texts = (f"call:{name}{quoted_text(dict(arguments), quote)}" for name, arguments in calls)
+        return "".join(f"{opener}{text}{closer}" for text in texts)
+
+    return write
+
+
 _XML = (
     "<function=",
     "<arg_key>",
@@ -144,6 +158,16 @@ CONVENTIONS = (
         {"```tool_code": Opening(closer="```", is_code=True),
          "```json": Opening(is_marked=False, closer="```")},
         _gemma, {"[": _BARE, "{": _BARE},
+    ),
+    *(
+        Convention(
+            name, (opener,), (), {opener: Opening(closer=closer, quote=quote)},
+            _quoted(opener, quote, closer),
+        )
+        for name, opener, quote, closer in (
+            ("function-gemma", "<start_function_call>", "<escape>", "<end_function_call>"),
+            ("gemma-4", "<|tool_call>", '<|"|>', "<tool_call|>"),
+        )
     ),
     Convention(
         "llama-3", ("<|python_tag|>", '{"name": function name, "parameters"'), _XML,

@@ -44,6 +44,11 @@ class JsonText:
         return self._token[:1] == ['"']
 
     @property
+    def is_at_key(self) -> bool:
+        """Whether the name of a member comes next, or is in the making."""
+        return self._expects in ("key", "member")
+
+    @property
     def is_after_value(self) -> bool:
         """Whether a value has just ended, and a comma or an end must follow."""
         return self._expects == "comma" and not self._token

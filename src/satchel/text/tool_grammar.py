@@ -30,7 +30,7 @@ def call_grammar(
     OptionError for parameters that are no schema that can be kept to, and UnsupportedError for what
     the way can't write.
     """
-    way = _WAYS[convention.name]
+    way = _way(convention)
     more = parallel and way.between and not (opened and opened in way.between)
     calls = " ".join(["call", f"({_text(way.between)} call)*" if more else "", _text(way.closer)])
     start = f"start: {_text(way.opener.removeprefix(opened))} {calls}"
@@ -39,7 +39,7 @@ def call_grammar(
 
 def free_grammar(convention: Convention, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
     """Anything, but where it calls tools, as in `call_grammar`; nothing comes after calls then."""
-    way, mark = _WAYS[convention.name], opener_of(convention)
+    way, mark = _way(convention), opener_of(convention)
     more = f"({_text(way.between)} call)*" if parallel and way.between else ""
     rest = _text(way.opener.removeprefix(mark))
     bare = "".join(map(re.escape, convention.bare))
@@ -153,9 +153,18 @@ _WAYS: dict[str, Way] = {
 }  # fmt: skip
 
 
+def _way(convention: Convention) -> Way:
+    if convention.name not in _WAYS:
+        raise UnsupportedError(
+            f"tools: calls in the way of {convention.name} can't be forced, nor kept to a schema, "
+            "since their texts stand between special tokens"
+        )
+    return _WAYS[convention.name]
+
+
 def opener_of(convention: Convention) -> str:
     """The mark with which calls that must come begin, "" where they have none."""
-    opener = _WAYS[convention.name].opener
+    opener = _WAYS[convention.name].opener if convention.name in _WAYS else ""
     return next((mark for mark in convention.marks if opener.startswith(mark)), "")
 
 

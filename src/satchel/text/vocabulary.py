@@ -31,7 +31,8 @@ _END_OF_TURN = (
 )
 _END_OF_MESSAGE = "<|eom_id|>"
 _OTHER_ENDS = (
-    "<|return|> <|call|> <|flush|> <|calls|> </s> [EOS] <eos> <turn|> <|tool_response> [e~["
+    "<|return|> <|call|> <|flush|> <|calls|> </s> [EOS] <eos> <turn|> <|tool_response>"
+    " <start_function_response> [e~["
 )
 _FILL_IN = {
     "fim_pre": "<|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE>"
