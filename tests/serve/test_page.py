@@ -72,7 +72,7 @@ def test_an_answer_is_drawn_as_markdown_with_what_it_took(chat: Chat) -> None:
     expect(chat.prose.locator("figcaption span")).to_have_text("python")
     expect(chat.page.locator(".took")).to_contain_text(f"{len(ANSWER) + 1} tokens, ")
     expect(chat.page.locator("#context-says")).to_contain_text("of 4,096 tokens of context")
-    expect(chat.page.locator("#memory-says")).to_contain_text("% of the KV cache")
+    expect(chat.page.locator(".gauge")).to_contain_text("% of the KV cache")
     assert chat.page.title() == "What comes first? · Satchel"
     said = chat.page.locator("#spoken p").all_inner_texts()
     assert said[0] == "First comes this."  # each block is read out once
@@ -459,4 +459,13 @@ def test_a_real_model_answers_and_remembers(browser: Browser, real: Served) -> N
         expect(chat.page.locator(".took").last).to_contain_text("tokens/s")
         expect(chat.page.locator(".took").last).to_contain_text("prompt tokens cached")
         expect(chat.page.locator("#memory-more")).to_contain_text("of 1 conversation kept")
+        expect(chat.page.locator("#memory-says")).to_contain_text("MiB")
+        schema = {"type": "object", "properties": {"grown": {"type": "boolean"}},
+                  "required": ["grown"], "additionalProperties": False}  # fmt: skip
+        chat.settings(schema=json.dumps(schema))
+        chat.ask("Is an oak of a hundred years grown up?")
+        assert list(json.loads(chat.prose.locator("pre code").inner_text())) == ["grown"]
+        chat.settings(schema='{"type": "nothing"}')
+        chat.ask("Hm?")
+        expect(chat.page.locator(".failed p")).to_contain_text("The server did not accept this")
         expect(chat.page.locator("#model-name")).to_have_text(next(iter(real.server.models.named)))

@@ -117,20 +117,28 @@ async function modelNames() {
   return found.data.map((model) => model.id);
 }
 
-/** How full the server's memory is: {part (0 to 1), says, more}. */
+/** The server's memory: {part (of the KV cache in use, 0 to 1), says, more, contexts (of each model)}. */
 async function memoryOf() {
   const [text, sessions] = await Promise.all([
     call("/metrics").then((response) => response.text()),
     call("/sessions").then((response) => response.json()),
   ]);
+  const metrics = metricsOf(text);
+  const part = metrics.get("llamacpp:kv_cache_usage_ratio") ?? 0;
+  const all = metrics.get("llamacpp:memory_process_bytes");
   const tokens = sessions.reduce((sum, session) => sum + session.n_tokens, 0);
-  const part = metricsOf(text).get("llamacpp:kv_cache_usage_ratio") ?? 0;
+  const full = `${Math.round(100 * part)} % of the KV cache`;
+  const known = tokens ? `${counted(tokens, "token")} of ${counted(sessions.length, "conversation")} kept` : "";
   return {
     part,
-    says: `${Math.round(100 * part)} % of the KV cache`,
-    more: tokens ? `${counted(tokens, "token")} of ${counted(sessions.length, "conversation")} kept` : "",
+    says: all ? mebibytes(all) : full,
+    more: [all ? full : "", known].filter(Boolean).join(", "),
     contexts: new Map(sessions.map((session) => [session.model, session.n_ctx])),
   };
+}
+
+function mebibytes(bytes) {
+  return `${Math.round(bytes / 2 ** 20).toLocaleString()} MiB`;
 }
 
 /** Prometheus' text as a map of the values that have no labels. */
