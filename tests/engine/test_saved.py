@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +25,10 @@ LIMIT = 1 << 20
 def engine_on(
     folder: Path, windows: Sequence[int | None] = (None,), limit: int = LIMIT, **sizes: int
 ) -> Engine:
-    """An engine to which all that is on disk is worth reading, and writing."""
+    """An engine to which all texts are worth writing, and reading."""
     engine = Engine(FakeModel(windows=windows, **sizes), PageFolder(folder / "kv", limit))
     engine.scheduler.pace.note = lambda *_: None  # type: ignore[method-assign]
+    engine.upkeep.least_pages = 1
     return engine
 
 
@@ -66,7 +68,7 @@ def test_after_a_restart_full_pages_are_not_computed_again(
     windows=st.sampled_from(WINDOWS),
     chunk=st.integers(1, 70),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_conversations_go_on_whatever_their_lengths(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[int],
@@ -88,6 +90,45 @@ def test_nothing_is_written_before_a_text_has_rested(tmp_path: Path) -> None:
     assert not (tmp_path / "kv").exists()
     rest(engine)
     assert len(list((tmp_path / "kv").iterdir())) == 1
+
+
+def test_short_texts_are_not_written(tmp_path: Path) -> None:
+    engine = Engine(FakeModel(context_length=512), PageFolder(tmp_path / "kv", LIMIT))
+    ask(engine, range(190))
+    assert engine.due_s is None
+    engine.spill_idle(100)
+    assert not (tmp_path / "kv").exists()
+    ask(engine, range(260))
+    rest(engine)
+    assert len(list((tmp_path / "kv").iterdir())) == 4
+
+
+def test_beside_answers_little_is_written_at_a_time(tmp_path: Path) -> None:
+    engine = engine_on(tmp_path, n_pages=64, context_length=1024)
+    for n in range(3):
+        ask(engine, [n, *range(250)], 1)
+    now_s = time.perf_counter() + 10
+    upkeep = engine.upkeep
+    upkeep.tend_beside(now_s)
+    assert upkeep.due_s is None, "they are few bytes"
+    busy_until = upkeep._free_s
+    assert busy_until > now_s
+    ask(engine, [9, *range(250)], 1)
+    upkeep.tend_beside(busy_until - 1e-6)
+    assert upkeep.due_s is not None
+    upkeep.tend_beside(busy_until + 10)
+    assert upkeep.due_s is None
+
+
+def test_the_ends_of_texts_are_deleted_before_their_beginnings(tmp_path: Path) -> None:
+    record = 512 + 56
+    engine = engine_on(tmp_path, limit=5 * record)
+    for n in range(2):
+        ask(engine, [n, *range(240)])
+        rest(engine)
+    later = engine_on(tmp_path, limit=5 * record)
+    assert ask(later, [1, *range(240)]) == 192
+    assert ask(later, [0, *range(240)]) == 64
 
 
 def test_what_is_shared_is_written_once(tmp_path: Path) -> None:

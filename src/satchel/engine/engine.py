@@ -18,7 +18,7 @@ from satchel.engine.saved import Saved
 from satchel.engine.scheduler import Scheduler
 from satchel.engine.sequence import Sequence
 from satchel.engine.share import Share
-from satchel.engine.upkeep import ALONE_BYTES, BESIDE_BYTES, Upkeep
+from satchel.engine.upkeep import Upkeep
 from satchel.machine.memory import resident_bytes
 from satchel.runtime.batch import Model
 
@@ -167,9 +167,9 @@ class Engine:
         batch = self.scheduler.next_batch()
         if batch is None:
             if not self.scheduler.has_work:
-                self.upkeep.tend(time.perf_counter(), ALONE_BYTES)
+                self.upkeep.tend(time.perf_counter())
             return []
-        self.upkeep.tend(time.perf_counter(), BESIDE_BYTES)
+        self.upkeep.tend_beside(time.perf_counter())
         self.n_steps += 1
         self.n_shares += len(self.scheduler.shares)
         begun_s = time.perf_counter()
