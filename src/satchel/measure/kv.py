@@ -28,6 +28,9 @@ PAIRS: tuple[Types, ...] = (
 )
 """What is measured unless types are named: each alone, both alike, and K in more bits than V."""
 
+AT_ONCE = 4
+"""Pairs beside one run of the reference: each takes memory."""
+
 
 @dataclass(frozen=True)
 class CacheLoss:
@@ -65,25 +68,28 @@ def measure_cache(
     """
     ids, done = np.array(tokens, np.int32), 0
     n = min(context, len(ids))
-    for types in pairs:
+
+    def load(types: Types) -> CompiledModel:
+        return load_model(
+            checkpoint, context=n, threads=threads, max_batch=MAX_WANTED, n_pages=-(-n // PAGE),
+            cache_types=types,
+        )  # fmt: skip
+
+    for first in range(0, len(pairs), AT_ONCE):
+        some = pairs[first : first + AT_ONCE]
+        kl, same = np.empty((len(some), len(ids))), np.empty((len(some), len(ids)), bool)
         with ExitStack() as stack:
-            both = [
-                stack.enter_context(
-                    load_model(
-                        checkpoint, context=n, threads=threads, max_batch=MAX_WANTED,
-                        n_pages=-(-n // PAGE), cache_types=each,
-                    )
-                )
-                for each in (REFERENCE, types)
-            ]  # fmt: skip
-            kl, same = np.empty(len(ids)), np.empty(len(ids), bool)
+            reference, *others = [stack.enter_context(load(t)) for t in (REFERENCE, *some)]
             for rows, start, end in steps(len(ids), n):
-                one, other = (model.run(batch_of(model, ids[rows], start, end)) for model in both)
-                kl[rows], same[rows] = divergences(one, other)
-                done += end - start
-                progress(done)
-            per_page = sum(group.page_bytes for group in both[1].groups)
-        yield CacheLoss(types, per_page // PAGE, summary(kl, same))
+                want = reference.run(batch_of(reference, ids[rows], start, end))
+                for i, model in enumerate(others):
+                    got = model.run(batch_of(model, ids[rows], start, end))
+                    kl[i, rows], same[i, rows] = divergences(want, got)
+                    done += end - start
+                    progress(done)
+            pages = [sum(group.page_bytes for group in model.groups) for model in others]
+        for i, types in enumerate(some):
+            yield CacheLoss(types, pages[i] // PAGE, summary(kl[i], same[i]))
 
 
 def steps(n_tokens: int, context: int) -> Iterator[tuple[slice, int, int]]:
