@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
-from satchel.base.errors import OptionError, SatchelError
+from satchel.base.errors import OptionError, SatchelError, lack_in_one_line
 from satchel.base.log import note
 from satchel.base.options import n_bytes
 from satchel.compiler.model import load_model
@@ -72,6 +72,7 @@ __all__ = [
 DEFAULT_CONTEXT = 4096
 
 
+@lack_in_one_line()
 def load(
     model: str | os.PathLike[str],
     *,

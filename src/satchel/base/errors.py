@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Generator
+from contextlib import contextmanager
+
 
 class SatchelError(Exception):
     """The base of them all; `code` is a stable word for programs."""
@@ -83,3 +87,25 @@ class CancelledError(SatchelError):
     """The request was cancelled before its end."""
 
     code = "cancelled"
+
+
+def in_one_line(error: Exception) -> Exception:
+    """The same error, but that a lack of memory is a MemoryLimitError, wherever it was noticed."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return MemoryLimitError(
+            "the system has no more memory to give; unload something, or use a smaller model, "
+            "context or request"
+        )
+    return error
+
+
+@contextmanager
+def lack_in_one_line() -> Generator[None]:
+    """Makes a lack of memory, wherever it is noticed inside, a MemoryLimitError."""
+    try:
+        yield
+    except (MemoryError, OSError) as error:
+        told = in_one_line(error)
+        if told is error:
+            raise
+        raise told from None

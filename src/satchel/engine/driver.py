@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
 
-from satchel.base.errors import CancelledError
+from satchel.base.errors import CancelledError, MemoryLimitError, in_one_line
 from satchel.engine.engine import Engine
 from satchel.engine.request import Request
 
@@ -66,20 +66,24 @@ class Driver:
         with self.changed:
             if self.closed:
                 raise CancelledError("this model was closed; load it again")
-            add()
-            self.changed.notify()
             if self.thread is None:
                 self.thread = threading.Thread(target=self._drive, name="satchel", daemon=True)
                 # a step must not be under way when the interpreter takes its memory down
                 atexit.register(self.close)
-                self.thread.start()
+                try:
+                    self.thread.start()
+                except RuntimeError:
+                    self._forget_thread()
+                    raise MemoryLimitError("the system has no room for one more thread") from None
+            add()
+            self.changed.notify()
 
     def _drive(self) -> None:
         while self._wait():
             try:
                 deltas = self.engine.step()
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear it
-                deltas = self.engine.fail(error)
+                deltas = self.engine.fail(in_one_line(error))
             for delta in deltas:
                 delta.request.deliver(delta)
         if self.thread is threading.current_thread():  # it was closed

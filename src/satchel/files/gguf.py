@@ -7,6 +7,7 @@ nothing that a little-endian reader sees. A model may be split over several file
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import mmap
@@ -20,7 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from satchel import formats
-from satchel.base.errors import FileFormatError, ModelNotFoundError, UnsupportedError
+from satchel.base.errors import (
+    FileFormatError,
+    ModelNotFoundError,
+    UnsupportedError,
+    in_one_line,
+)
 from satchel.files.gguf_writer import TensorData, write_gguf, write_split_gguf
 from satchel.files.metadata import Bytes, Cursor, Metadata, Value, ValueType, quote, within
 from satchel.formats import Block
@@ -154,6 +160,8 @@ def _map(path: Path) -> Bytes:
     except FileNotFoundError:
         raise ModelNotFoundError(f"{path} does not exist") from None
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise in_one_line(error) from None
         raise FileFormatError(f"{path} can't be read: {error.strerror}") from None
 
 

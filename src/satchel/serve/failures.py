@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from satchel.base.errors import SatchelError
+from satchel.base.errors import SatchelError, in_one_line
 
 STATUS = {
     "bad_option": 400,
@@ -43,6 +43,7 @@ class OverloadedError(RefusedError):
 
 def status_of(error: Exception) -> int:
     """The HTTP status of an error; 500 is a fault of ours."""
+    error = in_one_line(error)
     if isinstance(error, RefusedError):
         return error.status
     return STATUS.get(error.code, 500) if isinstance(error, SatchelError) else 500
@@ -50,11 +51,13 @@ def status_of(error: Exception) -> int:
 
 def code_of(error: Exception) -> str:
     """A stable word for programs."""
+    error = in_one_line(error)
     return error.code if isinstance(error, SatchelError) else "internal_error"
 
 
 def message_of(error: Exception) -> str:
     """One line for people. What a fault of ours says may be private, so it is not told."""
+    error = in_one_line(error)
     if isinstance(error, SatchelError):
         return str(error)
     return "something went wrong in the server; its log says more under this request's id"
