@@ -93,6 +93,23 @@ def test_what_is_not_honoured_is_named(
     assert field in answer.json()["error"]
 
 
+def test_how_likely_the_tokens_were(shared: Served) -> None:
+    client = shared.ollama()
+    whole = client.chat("fake", HELLO, options=GREEDY, logprobs=True, top_logprobs=2)
+    assert whole.logprobs
+    assert len(whole.logprobs) == len(SAYS.encode())
+    assert whole.logprobs[0].token == "G"
+    assert whole.logprobs[0].logprob == pytest.approx(0, abs=1e-3)
+    assert whole.logprobs[0].top_logprobs
+    assert next(iter(whole.logprobs[0].top_logprobs)).token == "G"
+    parts = client.generate("fake", "Hello", options=GREEDY, stream=True, logprobs=True)
+    found = [one for part in parts for one in part.logprobs or ()]
+    assert [one.logprob for one in found] == [one.logprob for one in whole.logprobs]
+    assert client.generate("fake", "Hello", options=GREEDY).logprobs is None
+    with pytest.raises(ollama.ResponseError, match="top_logprobs: it needs logprobs"):
+        client.generate("fake", "Hello", top_logprobs=2)
+
+
 def test_errors_reach_the_client(shared: Served) -> None:
     with pytest.raises(ollama.ResponseError, match="there is no 'other'") as failed:
         shared.ollama().generate("other", "x")
@@ -117,6 +134,8 @@ def test_models_that_are_here(real: Served) -> None:
     client.generate(str(model.model), keep_alive="10m")
     (loaded,) = client.ps().models
     assert (loaded.name, loaded.context_length) == (model.model, 1024)
+    assert loaded.size
+    assert loaded.size > 100e6
     done = client.chat(str(model.model), HELLO, options={**GREEDY, "num_predict": 8})
     assert done.message.content == real.llm.chat(HELLO, temperature=0, max_tokens=8).text
 

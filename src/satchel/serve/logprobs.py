@@ -8,6 +8,8 @@ from typing import Any
 
 from satchel.api import LLM, TokenLogprob
 
+MOST_TOP = 20  # OpenAI's own limit, and Ollama's
+
 
 def chat_logprobs(llm: LLM, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
     """The shape of chats; the token that ends an answer is no part of it."""

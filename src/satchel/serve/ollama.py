@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from satchel.api import LLM, Options
+from satchel.api import LLM, Options, TokenLogprob
 from satchel.serve.answers import (
     Answers,
     Ask,
@@ -23,6 +23,7 @@ from satchel.serve.asks import MOST, SAMPLING, Prompt, text_prompt
 from satchel.serve.bodies import read_body
 from satchel.serve.conversations import TOOLS
 from satchel.serve.durations import parse_duration
+from satchel.serve.logprobs import MOST_TOP, chat_logprobs
 from satchel.serve.ollama_messages import (
     FORMS,
     MESSAGES,
@@ -61,8 +62,8 @@ ASKING = {
     "options": OPTIONS,
     "keep_alive": either(TEXT, NUMBER),
     **FORMS,
-    "logprobs": only(False),
-    "top_logprobs": only(0),
+    "logprobs": TRUTH,
+    "top_logprobs": between(WHOLE, 0, MOST_TOP),
 }
 GENERATE = record(
     {
@@ -132,6 +133,10 @@ async def _answer(
     begun_s = time.perf_counter()
     options = _options(body.get("options", {}))
     options.update(form_of(body))
+    if body.get("logprobs"):
+        options["logprobs"] = body.get("top_logprobs", 0)
+    elif body.get("top_logprobs"):
+        raise FieldError("top_logprobs", "it needs logprobs: true")
     keep_s = parse_duration(body["keep_alive"]) if "keep_alive" in body else -1
     if tokens is None:
         return await _load(request, body["model"], keep_s, say)
@@ -144,6 +149,11 @@ async def _answer(
     load_ns = elapsed_ns(begun_s)
     head = {"model": answers.loaded.name}
 
+    def likely(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        if "logprobs" not in options:
+            return {}
+        return {"logprobs": chat_logprobs(answers.loaded.llm, logprobs)["content"]}
+
     def end(text: str, thoughts: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
         said = say(text, _more(thoughts, calls))
         return {**head, "created_at": now(), **said, **_took(answers, begun_s, load_ns)}
@@ -153,14 +163,14 @@ async def _answer(
         async for part in answers.parts():
             calls = calls_of(answers.streams[0], n_calls)
             n_calls += len(calls)
-            if part.text or part.reasoning or calls:
-                said = say(part.text, _more(part.reasoning, calls))
+            if part.text or part.reasoning or calls or part.logprobs:
+                said = {**say(part.text, _more(part.reasoning, calls)), **likely(part.logprobs)}
                 yield {**head, "created_at": now(), **said, "done": False}
         yield end("")
 
     def finish(_: list[str]) -> dict[str, Any]:
         answer = answers.streams[0]
-        return end(answer.text, answer.reasoning, calls_of(answer))
+        return {**end(answer.text, answer.reasoning, calls_of(answer)), **likely(answer.logprobs)}
 
     if body.get("stream", True):
         return lines(request, answers, objects())

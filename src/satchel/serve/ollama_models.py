@@ -14,6 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from satchel.api import LLM
 from satchel.base.errors import ModelNotFoundError, SatchelError
 from satchel.files.checkpoint import Checkpoint, open_checkpoint
 from satchel.files.references import parse_reference
@@ -55,6 +56,7 @@ async def ps(request: Request) -> JSONResponse:
         facts = await asyncio.to_thread(_facts, loaded.name, catalogue[loaded.name])
         found.append({
             **facts,
+            "size": sum(_in_memory(loaded.llm)),
             "expires_at": _time(loaded.expires_s),
             "size_vram": 0,
             "context_length": loaded.llm.context_length,
@@ -95,6 +97,12 @@ def _model(body: dict[str, Any]) -> str:
     if name is None:
         raise FieldError("model", "it is missing")
     return str(name)
+
+
+def _in_memory(llm: LLM) -> tuple[int, int, int]:
+    """Weights, activations, and the pages of the KV cache that memory has been taken for."""
+    used = llm.usage().memory
+    return used.weights, used.activations, used.kv_taken
 
 
 def _listing(catalogue: dict[str, str]) -> list[dict[str, Any]]:

@@ -21,11 +21,10 @@ from satchel.serve.conversations import (
     messages_of,
     prompt_of,
 )
-from satchel.serve.logprobs import chat_logprobs
+from satchel.serve.logprobs import MOST_TOP, chat_logprobs
 from satchel.serve.openai import respond
 from satchel.serve.shapes import TRUTH, WHOLE, FieldError, between, only, record
 
-MOST_TOP = 20  # OpenAI's own limit
 CHAT = record(
     {
         **ANSWERING,
