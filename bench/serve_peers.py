@@ -82,9 +82,10 @@ def main() -> int:
     ours, theirs = free_port(), free_port()
     common = ["-t", str(args.threads), "-np", str(args.parallel)]
     satchel = [*COMMAND, "serve", path, "--port", str(ours), "-c", str(args.ctx_size), *common]
-    # llama.cpp shares its context out among the answers; its libraries may lie beside it
+    # llama.cpp shares its context out among the answers; to keep prompts aside would only cost it
+    # time here; its libraries may lie beside it
     whole = str(args.ctx_size * args.parallel)
-    sizes = ["-c", whole, "-tb", str(args.threads), "-fa", "on", *common]
+    sizes = ["-c", whole, "-tb", str(args.threads), "-fa", "on", "--cache-ram", "0", *common]
     llama = [str(args.llama_server), "-m", path, "--port", str(theirs), *sizes]
     libraries = {**os.environ, "LD_LIBRARY_PATH": str(args.llama_server.parent)}
     with running(satchel, ours, dict(os.environ)) as one, running(llama, theirs, libraries) as two:
