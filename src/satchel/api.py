@@ -27,6 +27,7 @@ from satchel.engine.cache_loss import check_cache_types, read_types
 from satchel.engine.chat import ChatOptions, ChatPrompt
 from satchel.engine.embedding import Embeddings, Pooling
 from satchel.engine.engine import Usage
+from satchel.engine.eviction import Eviction, check_beside, read_eviction
 from satchel.engine.logprobs import TokenLogprob
 from satchel.engine.pages import pages_for
 from satchel.engine.params import is_whole
@@ -85,6 +86,9 @@ def load(
     cache_type_v: str = F16,
     force_cache_type: bool = False,
     memory: int | str | None = None,
+    sinks: int | None = None,
+    window: int | None = None,
+    evict: str | None = None,
 ) -> LLM:
     """Opens a model, fetching it first when it is not there.
 
@@ -102,9 +106,16 @@ def load(
     fewer full contexts have room at a time, keys and values go from f16 to int8, and a context that
     was not given becomes shorter, in this order, each only where needed and said on stderr.
 
+    With a `window`, a conversation may go on for ever in the memory of that many tokens, of which
+    the first `sinks` and the last `window` stay; or with `evict` of "h2o:BUDGET", those that most
+    was attended to. That changes answers, once something is forgotten: stats say how much was. The
+    cache's size is the context then, so none can be given, nor `memory`; keys and values are f16 or
+    bf16.
+
     Raises ModelNotFoundError, DownloadError, FileFormatError, UnsupportedError, OptionError or
     MemoryLimitError.
     """
+    eviction = read_eviction(sinks, window, evict)
     counts = (("threads", threads, 1), ("parallel", parallel, 1), ("disk_cache", disk_cache, 0))
     for name, value, least in counts:
         if value is not None and (not is_whole(value) or value < least):
@@ -113,6 +124,9 @@ def load(
     path, account = resolve(model), Account(MODELS)
     checkpoint = open_checkpoint(path)
     check_cache_types(checkpoint, types, forced=force_cache_type)
+    if eviction:
+        check_beside(eviction, types, context=context, memory=memory)
+        context, parallel = eviction.bound, parallel + 1  # one more, to move what stays to
     length = choose_context(context, trained_context(checkpoint))
     tokenizer = load_tokenizer(checkpoint.metadata)
     with account.opened(limit):
@@ -123,7 +137,13 @@ def load(
             length, parallel, types = found.context, found.parallel, found.cache_types
         n_pages = parallel * pages_for(length)
         loaded = load_model(
-            checkpoint, context=length, threads=threads, n_pages=n_pages, cache_types=types
+            checkpoint,
+            context=length,
+            threads=threads,
+            n_pages=n_pages,
+            cache_types=types,
+            moves=eviction is not None,
+            weighs=eviction is not None and eviction.weighs,
         )
         template = checkpoint.metadata.get_str("tokenizer.chat_template", "")
         folder = PageFolder(kv_folder(), disk_cache) if disk_cache else None
@@ -135,6 +155,7 @@ def load(
             folder=folder,
             prefix_cache=prefix_cache,
             memory=limit,
+            eviction=eviction,
         )
         account.take(llm, loaded.sizes.total)
     return llm
@@ -243,11 +264,20 @@ class LLM:
         folder: PageFolder | None = None,
         prefix_cache: bool = True,
         memory: int | None = None,
+        eviction: Eviction | None = None,
     ) -> None:
         """`template` is the text of the chat template, if there is one; what was computed is saved
         in `folder`; the process should have no more than `memory` bytes. `load` does all this.
         """
-        self._speaker = Speaker(model, tokenizer, template, name, folder, prefix_cache=prefix_cache)
+        self._speaker = Speaker(
+            model,
+            tokenizer,
+            template,
+            name,
+            folder,
+            prefix_cache=prefix_cache,
+            eviction=eviction,
+        )
         self._speaker.engine.relief.limit = memory
 
     @property
@@ -262,7 +292,9 @@ class LLM:
 
     @property
     def context_length(self) -> int:
-        """The most tokens of a prompt and its answer together."""
+        """The most tokens of a prompt and its answer together; with a window, or `evict`, the most
+        that the cache holds of them.
+        """
         return self._speaker.model.context_length
 
     @property

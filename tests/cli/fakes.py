@@ -14,6 +14,7 @@ STATS = SimpleNamespace(
     prompt_tokens=7,
     cached_tokens=0,
     generated_tokens=3,
+    dropped_tokens=0,
     time_to_first_token_ms=12.4,
     prompt_tokens_per_s=700.0,
     generated_tokens_per_s=50.25,

@@ -34,7 +34,9 @@ class Ask(Generation):
             self.deltas.append,
             sampler=Sampler(params, engine.model.vocab_size),
             detokenizer=Letters(),
-            max_tokens=min(max_tokens, engine.model.context_length - len(prompt)),
+            max_tokens=max_tokens
+            if engine.eviction
+            else min(max_tokens, engine.model.context_length - len(prompt)),
             **options,
         )
 

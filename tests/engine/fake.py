@@ -21,11 +21,17 @@ from satchel.runtime.batch import (
     STRIP,
     Batch,
     CacheGroup,
+    Moves,
     Sizes,
 )
 
 EMPTY = -1
 STATE_DIM = 8
+
+
+def weight_of(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """How much is attended to tokens, as if that depended on them alone."""
+    return (tokens * 7919 % 1009).astype(np.float32)
 
 
 class FakeModel:
@@ -44,6 +50,7 @@ class FakeModel:
         self.vocab_size = vocab_size
         self.context_length = context_length
         self.max_batch = max_batch
+        self.windows = list(windows)
         counts = [n_pages] * len(windows) if isinstance(n_pages, int) else n_pages
         self.groups = tuple(
             CacheGroup(window, n, PAGE * 8) for window, n in zip(windows, counts, strict=True)
@@ -136,6 +143,20 @@ class FakeModel:
 
     def read_page(self, group: int, page: int) -> bytes:
         return self.slots[group][page].tobytes()
+
+    def mass(self, pages: Sequence[int]) -> npt.NDArray[np.float32]:
+        tokens = self.slots[self.windows.index(None)][list(pages)].reshape(-1)
+        return weight_of(tokens)
+
+    def move(self, moves: Sequence[Moves]) -> None:
+        for slots, one in zip(self.slots, moves, strict=True):
+            before = slots.copy()
+            for target, sources, shifts in zip(one.targets, one.sources, one.shifts, strict=True):
+                for slot, (source, shift) in enumerate(zip(sources, shifts, strict=True)):
+                    assert source < 0 or 0 <= shift < self.context_length
+                    assert source < 0 or source // PAGE not in one.targets
+                    if source >= 0:
+                        slots[target, slot] = before[source // PAGE, source % PAGE]
 
     def write_page(self, group: int, page: int, data: bytes) -> None:
         self.slots[group][page] = np.frombuffer(data, np.int64)

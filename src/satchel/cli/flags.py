@@ -172,6 +172,12 @@ FORCE = Flag(
     ("--force-cache-type",), "take cache types that are known to lose much, too", switch, False
 )
 NO_PREFIX = Flag(("--no-prefix-cache",), "keep nothing for prompts that begin alike", switch, False)
+FORGET = (
+    Flag(("--window",), "go on for ever, and forget all but the last N tokens", whole(1)),
+    Flag(("--sinks",), "and the first N (with --window; 4 are enough)", whole(0)),
+    Flag(("--evict",), "go on for ever with the tokens that most is attended to: h2o:BUDGET",
+         metavar="HOW"),
+)  # fmt: skip
 JSON = Flag(("--json",), "print JSON", switch, False)
 PROMPT = Flag(("-p", "--prompt"), "the prompt", metavar="TEXT")
 FILE = Flag(("-f", "--file"), "read the prompt from this file", metavar="PATH")
@@ -275,6 +281,7 @@ COMMANDS = {
         (
             MODEL, PROMPT, FILE, SYSTEM, RAW, QUIET, CONTEXT, THREADS, MEMORY, *CACHE, FORCE,
             NO_PREFIX,
+            *FORGET,
             *ANSWER, *GRAMMARS,
         ),
         "MODEL [PROMPT]",
@@ -288,7 +295,7 @@ COMMANDS = {
             SYSTEM,
             Flag(("--session",), "go on with the conversation of this name, kept between calls",
                  metavar="NAME"),
-            QUIET, CONTEXT, THREADS, MEMORY, *CACHE, FORCE, NO_PREFIX, *ANSWER, *GRAMMARS,
+            QUIET, CONTEXT, THREADS, MEMORY, *CACHE, FORCE, NO_PREFIX, *FORGET, *ANSWER, *GRAMMARS,
         ),
         "MODEL",
         "chat:chat",
@@ -297,7 +304,7 @@ COMMANDS = {
     "serve": Command(
         "serve models over HTTP, to clients of OpenAI's and Ollama's protocols",
         (
-            MODEL, CONTEXT, THREADS, MEMORY, *CACHE, FORCE, NO_PREFIX,
+            MODEL, CONTEXT, THREADS, MEMORY, *CACHE, FORCE, NO_PREFIX, *FORGET,
             Flag(("--host",), "address to listen on", default="127.0.0.1", metavar="HOST"),
             Flag(("--port",), "port to listen on; 0: any free one", whole(0, 65535), 8080),
             Flag(("--api-key",), "let in only who knows this key; better in its variable",
@@ -411,12 +418,15 @@ def unknown_variables() -> list[str]:
 
 
 def cache_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of MEMORY, CACHE, FORCE and NO_PREFIX as options of satchel.load."""
+    """The flags of MEMORY, CACHE, FORCE, NO_PREFIX and FORGET as options of satchel.load."""
     return {
         "cache_type_k": args.cache_type_k,
         "cache_type_v": args.cache_type_v,
         "force_cache_type": args.force_cache_type,
         "prefix_cache": not args.no_prefix_cache,
+        "sinks": args.sinks,
+        "window": args.window,
+        "evict": args.evict,
         "memory": args.memory,
     }
 

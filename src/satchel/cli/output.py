@@ -40,12 +40,13 @@ def write_stream(stream: Stream) -> Stats:
 
 def timings(stats: Stats) -> str:
     """One line of what an answer took."""
+    dropped = f" | {stats.dropped_tokens} tokens forgotten" if stats.dropped_tokens else ""
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     return (
         f"prompt {stats.prompt_tokens} tokens{cached}, {stats.prompt_tokens_per_s:.1f} tokens/s"
         f" | first token {stats.time_to_first_token_ms:.0f} ms"
         f" | answer {stats.generated_tokens} tokens, {stats.generated_tokens_per_s:.1f} tokens/s"
-        f" | {stats.finish_reason}"
+        f"{dropped} | {stats.finish_reason}"
     )
 
 

@@ -8,12 +8,17 @@ from satchel.kernels.cache_types import F16
 from satchel.runtime.batch import PAGE, pages_within
 from satchel.runtime.plan import Plan
 
+MASS = "mass."
+"""How the names begin of each layer's buffer of how much is attended to each slot: f32 [pages, kv
+heads, PAGE]. Layers have their own, so that all add in one order whatever the batch.
+"""
+
 
 @dataclass(frozen=True)
 class Limits:
     """What a plan has room for: tokens in a run, positions of a sequence, pages (of layers that
-    see all of it; see `group_pages`), sequences in a run; the types that K and V are kept in; and
-    whether slots can be moved.
+    see all of it; see `group_pages`), sequences in a run; the types that K and V are kept in;
+    whether slots can be moved; and whether it is weighed what is attended to.
     """
 
     max_batch: int
@@ -22,6 +27,7 @@ class Limits:
     max_sequences: int
     cache_types: tuple[str, str] = (F16, F16)
     moves: bool = False
+    weighs: bool = False
 
 
 def max_pages(limits: Limits) -> int:

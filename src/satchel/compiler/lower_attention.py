@@ -6,6 +6,7 @@ from typing import Any
 
 from satchel.base.errors import UnsupportedError
 from satchel.compiler.limits import (
+    MASS,
     Caches,
     Limits,
     group_pages,
@@ -18,7 +19,7 @@ from satchel.compiler.lowering import NONE, Lowering, lowers
 from satchel.compiler.weights import Turns
 from satchel.graph.graph import Graph, Node
 from satchel.graph.rope import Scaling
-from satchel.kernels import attention, move, pages, rope
+from satchel.kernels import attention, mass, move, pages, rope
 from satchel.kernels.cache_types import F16
 from satchel.kernels.groups import n_segments
 from satchel.runtime.plan import Count, Ref
@@ -181,3 +182,10 @@ def lower_attend(low: Lowering, node: Node) -> None:
     for kernel, scalar, writes in steps:
         args = {name: every[name] for name in kernel.slots}
         low.step(kernel, node, Count(n_kv, scalar), writes, args, **constants)
+    if low.limits.weighs and node["window"] is None:
+        name = f"{MASS}{node['cache']}"
+        low.buffer(name, 4 * low.limits.n_pages * n_kv * pages.PAGE, "kv")
+        every["mass"] = Ref(name)
+        args = {slot: every[slot] for slot in mass.weigh_slots.slots}
+        note = f"layer {node.layer}: weigh"
+        low.step(mass.weigh_slots, node, Count(n_kv), name, args, note, **constants)

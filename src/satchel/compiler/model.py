@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from satchel.base.errors import OptionError
 from satchel.base.options import options
-from satchel.compiler.limits import Limits, max_pages, scalars_of, tables_name
+from satchel.compiler.limits import (
+    MASS,
+    Limits,
+    max_pages,
+    moved_name,
+    moves_names,
+    scalars_of,
+    tables_name,
+)
 from satchel.compiler.packing import PackedWeights, sizes_of
 from satchel.compiler.plan_cache import Ready, find_ready, ready_key
 from satchel.compiler.sources import plan_digest
@@ -27,7 +35,7 @@ from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
 from satchel.machine.tuned import best_threads
-from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, CacheGroup, Sizes
+from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, CacheGroup, Moves, Sizes
 from satchel.runtime.executor import Executor, Profile
 from satchel.runtime.kv import GroupMemory
 from satchel.runtime.link import link_all
@@ -111,6 +119,12 @@ class CompiledModel:
             self._inputs[tables_name(i)].reshape(-1, max_pages(limits))
             for i in range(len(self._kv))
         ]
+        self._masses = [
+            memory.array(np.float32, memory.n_bytes // 4).reshape(limits.n_pages, -1, PAGE)
+            for name, memory in self._memories.items()
+            if name.startswith(MASS)
+        ]
+        self._unmoved = dict.fromkeys(map(moved_name, range(limits.moves * len(self._kv))), 0)
         self._last: Batch | None = None  # what the inputs hold
         self._counts: dict[str, int] = {}
         self._scalars: dict[str, int] = {}
@@ -225,6 +239,34 @@ class CompiledModel:
         self.start(batch)
         return self._logits[: len(batch.wanted), : self._vocab]
 
+    def move(self, moves: Sequence[Moves]) -> None:
+        """See runtime.batch.Model."""
+        scalars = dict.fromkeys(self.plan.scalars, 0)
+        for group, one in enumerate(moves):
+            arrays = (one.targets, one.sources, one.shifts)
+            for name, array in zip(moves_names(group), arrays, strict=True):
+                self._inputs[name][: array.size] = array.reshape(-1)
+            scalars[moved_name(group)] = len(one.targets)
+        self.executor.run(scalars)
+        if self._masses:
+            self._move_masses(moves)
+
+    def mass(self, pages: Sequence[int]) -> NDArray[np.float32]:
+        """See runtime.batch.Model."""
+        total = np.zeros((len(pages), PAGE), np.float32)
+        for masses in self._masses:
+            total += masses[list(pages)].sum(axis=1)
+        return total.reshape(-1)
+
+    def _move_masses(self, moves: Sequence[Moves]) -> None:
+        windows = [memory.group.window for memory in self._kv]
+        one = moves[windows.index(None)]
+        held = one.sources >= 0
+        page, slot = np.nonzero(held)
+        source = one.sources[held]
+        for masses in self._masses:
+            masses[one.targets[page], :, slot] = masses[source // PAGE, :, source % PAGE]
+
     def start(self, batch: Batch, profile: bool = False) -> Profile | None:
         """Run a step; with `profile`, say what took how long."""
         n = batch.n_tokens
@@ -273,7 +315,7 @@ class CompiledModel:
         for own, given in zip(self._tables, batch.tables, strict=True):
             n_sequences, width = given.shape
             own[:n_sequences, :width] = given[:, : own.shape[1]]
-        rows = {"tokens": n, "wanted": len(batch.wanted), "embedded": n_embedded}
+        rows = {"tokens": n, "wanted": len(batch.wanted), "embedded": n_embedded, **self._unmoved}
         counts = {**rows, **self._attention(batch)}
         if counts != self._counts:  # they seldom differ from one decoded token to the next
             self._counts, self._scalars = counts, scalars_of(self.plan, counts)
@@ -321,6 +363,8 @@ def load_model(
     cache: Path | None = None,
     pack_cache: bool = True,
     cache_types: tuple[str, str] = (F16, F16),
+    moves: bool = False,
+    weighs: bool = False,
 ) -> CompiledModel:
     """Compile a checkpoint for this machine, or find it compiled, and make it ready to run.
 
@@ -328,11 +372,12 @@ def load_model(
     default enough for two sequences of full length; `threads`: None takes what was measured to be
     best here (`satchel tune`), or what the machine suggests; `cache`: None for the user's own;
     `pack_cache`: False keeps the packed weights in memory alone; `cache_types`: of K and V, see
-    kernels.cache_types. Raises SatchelError of every kind.
+    kernels.cache_types; `moves`, `weighs`: whether slots can be moved, and their `mass` is known.
+    Raises SatchelError of every kind.
     """
     settings = options()
     n_pages = n_pages or 2 * -(-context // PAGE)
-    limits = Limits(max_batch, context, n_pages, MAX_SEQUENCES, cache_types)
+    limits = Limits(max_batch, context, n_pages, MAX_SEQUENCES, cache_types, moves, weighs)
     cache = cache or settings.cache_dir
     machine = this_machine()
     workers = threads or settings.threads or best_threads(settings.cache_dir, machine)

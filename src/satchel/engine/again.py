@@ -50,13 +50,14 @@ class Again:
         for request, share, pages in zip(running, self.shares, self.pages, strict=True):
             sequence, at = request.sequence, share.end
             goes_on = request is share.request and sequence.n_cached == at == request.first_wanted
-            if not goes_on or len(sequence.tokens) != at + 1 or at % PAGE == 0:
+            if not goes_on or len(sequence.tokens) != at + 1 or sequence.n_slots % PAGE == 0:
                 return None
             if any(p.first != first or p.ids != ids for p, first, ids in pages):
                 return None
             shares.append(Share(request, at, at + 1, at, share.rows, at + 1))
         tokens = [share.request.sequence.tokens[share.begin] for share in shares]
-        numbers = np.array((tokens, [share.begin for share in shares]), dtype=np.int32)
+        positions = [share.request.sequence.n_slots for share in shares]
+        numbers = np.array((tokens, positions), dtype=np.int32)
         batch = Batch(
             tokens=numbers[0],
             positions=numbers[1],

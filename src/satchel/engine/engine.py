@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from satchel.base.errors import SatchelError
+from satchel.engine.eviction import Eviction, check_eviction
 from satchel.engine.pages import PagePool
 from satchel.engine.prefix import PrefixTree
 from satchel.engine.relief import Relief, Room
@@ -85,18 +86,29 @@ class Engine:
     """
 
     def __init__(
-        self, model: Model, folder: PageFolder | None = None, *, prefix_cache: bool = True
+        self,
+        model: Model,
+        folder: PageFolder | None = None,
+        *,
+        prefix_cache: bool = True,
+        eviction: Eviction | None = None,
     ) -> None:
         """Pages are saved in `folder`, and found there. Without `prefix_cache`, nothing that was
-        computed is kept for those that come later.
+        computed is kept for those that come later. With `eviction`, whose bound must be the model's
+        context, sequences may be longer than that.
 
-        Raises MemoryLimitError when the model's pages can't hold one full context.
+        Raises MemoryLimitError when the model's pages can't hold one full context; OptionError for
+        an eviction that layers with windows don't allow.
         """
+        if eviction:
+            check_eviction(eviction, model)
+            prefix_cache = prefix_cache and not eviction.weighs  # weights depend on who was there
         self.model = model
         self.pools = tuple(PagePool(group) for group in model.groups)
         self.saved = Saved(model, folder)
         self.tree = PrefixTree(self.pools, keeps=prefix_cache)
-        self.scheduler = Scheduler(model, self.tree, self.saved)
+        self.scheduler = Scheduler(model, self.tree, self.saved, eviction)
+        self.eviction = eviction
         self.upkeep = Upkeep(self.saved, self.tree, self.scheduler.pace)
         self.relief = Relief(Room(self._idle_pages, self.spill_idle, self.give_back))
         self.submitted: deque[Request] = deque()

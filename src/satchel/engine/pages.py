@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from satchel.base.errors import MemoryLimitError
-from satchel.runtime.batch import NO_PAGE, PAGE, CacheGroup, pages_within
+from satchel.runtime.batch import NO_PAGE, PAGE, CacheGroup, Moves, pages_within
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class PagePool:
@@ -148,6 +154,33 @@ class Pages:
         for page in self.ids[:n]:
             self.pool.release(page)
         self.first, self.ids = self.first + n, self.ids[n:]
+
+    def count_from_window(self, n_tokens: int) -> int:
+        """How many pages hold what is seen from behind the first `n_tokens` tokens."""
+        return max(0, pages_for(n_tokens) - self.pool.group.first_seen(n_tokens) // PAGE)
+
+    def forget(self, kept: npt.NDArray[np.int64]) -> Moves:
+        """Has other pages, to which the slots of these positions are to be moved, and no others.
+
+        What lies before the window is left behind. Raises MemoryLimitError when pages are lacking.
+        """
+        n = self.count_from_window(len(kept))
+        first = pages_for(len(kept)) - n
+        old = np.full(n * PAGE, -1)
+        old[: len(kept) - first * PAGE] = kept[first * PAGE :]
+        places = old // PAGE - self.first
+        held = (old >= 0) & (places >= 0)
+        ids = np.array(self.ids)[np.where(held, places, 0)]
+        sources = np.where(held, ids * PAGE + old % PAGE, -1)
+        shifts = np.where(held, old - np.arange(first * PAGE, (first + n) * PAGE), 0)
+        targets = [self.pool.take() for _ in range(n)]
+        self.clear()
+        self.first, self.ids = first, targets
+        return Moves(
+            np.array(targets, np.int32),
+            sources.astype(np.int32).reshape(-1, PAGE),
+            shifts.astype(np.int32).reshape(-1, PAGE),
+        )
 
     def clear(self) -> None:
         """Lets go of all."""

@@ -164,6 +164,8 @@ class PrefixTree:
 
     def extend(self, sequence: Sequence) -> None:
         """Puts the pages into the tree that a sequence has filled since."""
+        if sequence not in self.at:
+            return
         node = self.at[sequence]
         while self.keeps and (end := PAGE * (node.place + 2)) <= sequence.n_cached:
             tokens = tuple(sequence.tokens[end - PAGE : end])
@@ -176,10 +178,20 @@ class PrefixTree:
 
     def mark(self, sequence: Sequence) -> None:
         """Others may begin where a sequence is now: what is seen from here is worth keeping."""
-        self._touch(self.at[sequence], sequence.n_cached)
+        if sequence in self.at:
+            self._touch(self.at[sequence], sequence.n_cached)
+
+    def part(self, sequence: Sequence) -> None:
+        """A sequence has forgotten some of its tokens: it is no one's beginning any more."""
+        if node := self.at.pop(sequence, None):
+            del node.live[sequence]
+            self._prune(node)
 
     def end(self, sequence: Sequence) -> None:
         """Keeps what a sequence has computed, and takes its pages from it."""
+        if sequence not in self.at:
+            sequence.clear()
+            return
         self.extend(sequence)
         node = self.at[sequence]
         rest = tuple(sequence.tokens[PAGE * (node.place + 1) : sequence.n_cached])

@@ -37,6 +37,7 @@ class Stats:
     prompt_tokens: int
     cached_tokens: int  # of these, the ones that were known already
     generated_tokens: int
+    dropped_tokens: int  # of prompt and answer, those that were forgotten; see `load`
     time_to_first_token_ms: float
     prompt_tokens_per_s: float
     generated_tokens_per_s: float
@@ -170,6 +171,7 @@ class Request(ABC):
             prompt_tokens=len(self.prompt),
             cached_tokens=self.n_cached,
             generated_tokens=self.n_generated,
+            dropped_tokens=self.sequence.n_dropped,
             time_to_first_token_ms=1000 * (first - self.made_s) if self.n_generated else 0.0,
             prompt_tokens_per_s=_rate(len(self.prompt) - self.n_cached, first - self.begun_s)
             if self.first_s

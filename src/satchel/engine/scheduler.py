@@ -24,8 +24,8 @@ import numpy as np
 from satchel.base.errors import MemoryLimitError
 from satchel.engine.again import Again
 from satchel.engine.arrival import BITE_BYTES, Arrival
+from satchel.engine.eviction import Eviction
 from satchel.engine.pace import Pace
-from satchel.engine.pages import pages_for
 from satchel.engine.prefix import Found, PrefixTree, shared
 from satchel.engine.request import Delta, Request
 from satchel.engine.saved import Saved
@@ -43,15 +43,23 @@ UP_TO = np.arange(MAX_WANTED, dtype=np.int32)
 class Scheduler:
     """Plans steps as plain data. Not thread-safe: the engine sees to that."""
 
-    def __init__(self, model: Model, tree: PrefixTree, saved: Saved) -> None:
+    def __init__(
+        self, model: Model, tree: PrefixTree, saved: Saved, eviction: Eviction | None = None
+    ) -> None:
         for pool in tree.pools:
             most = pool.most(model.context_length, model.max_batch)
+            if eviction:
+                most += pool.most(eviction.bound, 1)  # to move to
             if pool.n_pages < most:
                 raise MemoryLimitError(
                     f"a context of {model.context_length} tokens takes {most} pages, and there are "
                     f"{pool.n_pages}"
                 )
         self.tree, self.saved = tree, saved
+        self.model, self.eviction = model, eviction
+        windows = [group.window for group in model.groups]
+        self.weighed = windows.index(None) if None in windows else 0
+        self.most_slots = model.context_length
         self.copy_page = model.copy_page
         self.max_batch = model.max_batch
         self.max_running = min(MAX_WANTED, model.max_batch)
@@ -75,19 +83,22 @@ class Scheduler:
 
     def next_batch(self) -> Batch | None:
         """The next step for the model, None when there is nothing to do."""
-        if not (self.waiting or self.arrivals) and (step := self.again.next_step(self.running)):
+        changes = self.waiting or self.arrivals or self._full()
+        if not changes and (step := self.again.next_step(self.running)):
             self.shares, batch = step
             return batch
         self.shares = []
         self._admit()
         self._bring()
+        self._forget()
         tokens, rows, at = self._divide(), MAX_WANTED, 0
         while at < len(self.running):
             request, at = self.running[at], at + 1
             if request in self.arrivals:
                 continue
             later = len(self.running) - at
-            share = _share(request, tokens[request], rows - later, MAX_WANTED - rows)
+            most = min(tokens[request], self.most_slots - request.sequence.n_slots)
+            share = _share(request, most, rows - later, MAX_WANTED - rows)
             if not self._make_room(request, partial(request.sequence.lacking, share.end)):
                 break
             request.sequence.grow(share.end)
@@ -149,7 +160,8 @@ class Scheduler:
         """Asserts that every page is accounted for, between two steps."""
         running = [request.sequence for request in self.running]
         assert len(running) <= self.max_running, "more requests than a step has room for"
-        assert self.tree.at.keys() == set(running), "the tree knows of others than those that run"
+        whole = {sequence for sequence in running if not sequence.n_dropped}
+        assert self.tree.at.keys() == whole, "the tree knows of others than those that run"
         for sequence in running:
             sequence.check()
         holders = (*running, *self.arrivals.values())
@@ -208,7 +220,7 @@ class Scheduler:
         if self.saved.is_empty or not self.tree.keeps:
             return None
         tokens, begin = request.sequence.tokens, self._whole(request.sequence, found)
-        keys = self.saved.keys(tokens, request.n_reusable)
+        keys = self.saved.keys(tokens, self._n_reusable(request))
         arrival = Arrival(request.sequence, keys, begin.n_tokens // PAGE, self.saved)
         n_more = arrival.n_pages * PAGE - found.n_tokens
         is_worth = self.saved.is_worth_reading(n_more, arrival.n_bytes, self.pace)
@@ -226,6 +238,25 @@ class Scheduler:
                 self.arrivals.pop(request).settle()
                 self.tree.extend(request.sequence)
                 request.note_cached()
+
+    def _full(self) -> list[Request]:
+        """Those whose sequences have filled their part of the cache, and must forget something."""
+        if self.eviction is None:
+            return []
+        return [r for r in self.running if r.sequence.n_slots >= self.most_slots]
+
+    def _forget(self) -> None:
+        """Has sequences forget tokens that have filled their part of the cache."""
+        for request in self._full():
+            sequence, eviction = request.sequence, self.eviction
+            assert eviction is not None
+            mass = self.model.mass(sequence.pages[self.weighed].ids) if eviction.weighs else None
+            kept = eviction.kept(sequence.n_slots, mass)
+            lacking = partial(sequence.lacking_to_move, len(kept))
+            if request in self.running and self._make_room(request, lacking):
+                moves = sequence.forget(kept)
+                self.tree.part(sequence)
+                self.model.move(moves)
 
     def _leave(self, request: Request) -> None:
         """What a request has computed is kept; its pages can be taken from it."""
@@ -246,7 +277,10 @@ class Scheduler:
         return None
 
     def _look_up(self, request: Request) -> Found:
-        return self.tree.find(request.sequence.tokens, request.n_reusable)
+        return self.tree.find(request.sequence.tokens, self._n_reusable(request))
+
+    def _n_reusable(self, request: Request) -> int:
+        return min(request.n_reusable, self.most_slots)
 
     def _is_led(self, request: Request) -> bool:
         """Whether it still waits for another to compute what both begin with."""
@@ -262,7 +296,7 @@ class Scheduler:
         """Who is computing more of a request's first tokens than is known, and how many."""
         if not self.tree.keeps:
             return None
-        most, tokens = request.n_reusable, request.sequence.tokens
+        most, tokens = self._n_reusable(request), request.sequence.tokens
         for other in self.running:
             ahead = other.sequence
             if ahead.n_pending > 1 and other.priority >= request.priority:
@@ -280,7 +314,8 @@ class Scheduler:
         for group, pool in enumerate(self.tree.pools):
             taken = {page for other in staying for page in other.sequence.pages[group].ids}
             n_shared = len(taken.intersection(self.tree.held(found, group)))
-            most = pool.most(len(request.sequence.tokens) + 1, self.max_batch)
+            n_tokens = min(len(request.sequence.tokens) + 1, self.most_slots)
+            most = pool.most(n_tokens, self.max_batch)
             if len(taken) + max(0, most - n_shared) + len(staying) > pool.n_pages:
                 return False
         return True
@@ -332,7 +367,8 @@ def _batch(shares: list[Share]) -> Batch:
     for share in shares:
         first = len(tokens) - share.begin
         tokens += share.request.sequence.tokens[share.begin : share.end]
-        positions += range(share.begin, share.end)
+        n_dropped = share.request.sequence.n_dropped
+        positions += range(share.begin - n_dropped, share.end - n_dropped)
         wanted += range(first + share.wanted, first + share.end)
         embedded += range(first + share.embedded, first + share.end)
     rows = UP_TO[: len(shares)]
@@ -350,6 +386,6 @@ def _batch(shares: list[Share]) -> Batch:
 
 def _tables(shares: list[Share]) -> tuple[npt.NDArray[np.int32], ...]:
     """For each group, the pages of each share's sequence."""
-    width = pages_for(max(share.end for share in shares))
+    width = max(pages.end for share in shares for pages in share.request.sequence.pages)
     rows = [[pages.row(width) for pages in share.request.sequence.pages] for share in shares]
     return tuple(np.array(group, dtype=np.int32) for group in zip(*rows, strict=True))

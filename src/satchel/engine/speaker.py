@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from satchel.engine.eviction import Eviction
     from satchel.files.page_files import PageFolder
     from satchel.runtime.batch import Model
 
 
+ENDLESS = 2**62
 USUAL_CHARACTERS = 8  # of a token, at most: a longer text is looked at more closely
 
 
@@ -57,15 +59,16 @@ class Speaker:
         folder: PageFolder | None = None,
         *,
         prefix_cache: bool = True,
+        eviction: Eviction | None = None,
     ) -> None:
-        """`template` is the text of the chat template, None when the model has none. For `folder`
-        and `prefix_cache` see Engine.
+        """`template` is the text of the chat template, None when the model has none. For the others
+        see Engine.
         """
         self.model = model
         self.tokenizer = tokenizer
         self.template = template
         self.name = name
-        self.engine = Engine(model, folder, prefix_cache=prefix_cache)
+        self.engine = Engine(model, folder, prefix_cache=prefix_cache, eviction=eviction)
         self.driver = Driver(self.engine)
         self.guides = Guides(tokenizer, model.vocab_size)
 
@@ -74,6 +77,11 @@ class Speaker:
         self.driver.close()
         self.guides.close()
         self.model.close()
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens of a prompt and its answer together."""
+        return ENDLESS if self.engine.eviction else self.model.context_length
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
@@ -115,7 +123,7 @@ class Speaker:
         """
         if not isinstance(prompt, str):
             return self.ids(prompt)
-        context = self.model.context_length
+        context = self.most_tokens
         if len(prompt) > USUAL_CHARACTERS * context:
             least = len(prompt) // self._longest_piece
             if least > context:
@@ -152,7 +160,7 @@ class Speaker:
         """Starts an answer. Raises ContextLengthError, OptionError, TextError or CancelledError."""
         chat = prompt if isinstance(prompt, ChatPrompt) else ChatPrompt(prompt)
         prompt = chat.tokens
-        context = self.model.context_length
+        context = self.most_tokens
         room = context - len(prompt)
         if not prompt:
             raise TextError("prompt: it is empty, and this model needs a token to begin with")
@@ -200,7 +208,7 @@ class Speaker:
     def score(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
         """The logits [n, vocab_size] behind each token; raises what `LLM.logits` says."""
         tokens = self.ids(ids)
-        context, width = self.model.context_length, self.model.vocab_size
+        context, width = self.most_tokens, self.model.vocab_size
         if not tokens:
             raise TextError("ids: there are no tokens to compute logits for")
         if len(tokens) > context:

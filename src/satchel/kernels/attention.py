@@ -105,19 +105,7 @@ def weigh(
     """The softmax step of one row on a page; first_slot: the position of the page's first slot.
     The weights are kept times the scales of the values, where they have any.
     """
-    window, softcap = heads.window, heads.softcap
-    if softcap is not None:
-        found = [tanh(s * (1 / LOG2E / softcap)) * (softcap * LOG2E) for s in found]
-    last, slots = (
-        cast(position - first_slot, i32),
-        [table(i32, range(16 * v, 16 * v + 16)) for v in range(VECTORS)],
-    )
-    seen = [slot <= splat(last) for slot in slots]
-    if window is not None:
-        seen = [
-            both & (splat(last) - slot < window) for both, slot in zip(seen, slots, strict=True)
-        ]
-    found = [select(s, x, -math.inf) for s, x in zip(seen, found, strict=True)]
+    found, seen = seen_scores(heads, found, position - first_slot)
     before = state.load(GREATEST)
     greatest = maximum(maximum(found[0], found[1]), maximum(found[2], found[3])).top()
     greatest = maximum(before, greatest)
@@ -132,6 +120,20 @@ def weigh(
     state.store(sums, SUMS)
     state.store(greatest, GREATEST)
     state.store(shrink, SHRINK)
+
+
+def seen_scores(heads: Heads, found: list[V], last: V) -> tuple[list[V], list[V]]:
+    """A page's scores as they count, and whether each does; last: the query's own slot."""
+    window, softcap = heads.window, heads.softcap
+    if softcap is not None:
+        found = [tanh(s * (1 / LOG2E / softcap)) * (softcap * LOG2E) for s in found]
+    last, slots = cast(last, i32), [table(i32, range(16 * v, 16 * v + 16)) for v in range(VECTORS)]
+    seen = [slot <= splat(last) for slot in slots]
+    if window is not None:
+        seen = [
+            both & (splat(last) - slot < window) for both, slot in zip(seen, slots, strict=True)
+        ]
+    return [select(s, x, -math.inf) for s, x in zip(seen, found, strict=True)], seen
 
 
 def gather(y: list[Row], states: list[Row], values: Row, heads: Heads, n_slots: V) -> None:

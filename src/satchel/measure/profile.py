@@ -16,7 +16,7 @@ from satchel.engine.sampler import Sampler, SamplingParams
 from satchel.measure.bench import Case, Runner
 from satchel.measure.costs import Cost, Costs
 from satchel.measure.limits import LimitMeter
-from satchel.runtime.batch import Batch, CacheGroup, Sizes
+from satchel.runtime.batch import Batch, CacheGroup, Moves, Sizes
 from satchel.runtime.executor import Profile
 from satchel.text import Detokenizer, Tokenizer
 
@@ -330,6 +330,14 @@ class Watched:
     def read_page(self, group: int, page: int) -> bytes:
         """As the model's own."""
         return self._model.read_page(group, page)
+
+    def mass(self, pages: Sequence[int]) -> NDArray[np.float32]:
+        """As the model's own."""
+        return self._model.mass(pages)
+
+    def move(self, moves: Sequence[Moves]) -> None:
+        """As the model's own."""
+        self._model.move(moves)
 
     def write_page(self, group: int, page: int, data: bytes) -> None:
         """As the model's own."""

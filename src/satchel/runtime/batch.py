@@ -75,6 +75,15 @@ class Batch:
         return len(self.tokens)
 
 
+@dataclass(frozen=True)
+class Moves:
+    """Slots of one cache group that go to other pages, none of which is moved from."""
+
+    targets: npt.NDArray[np.int32]  # [n] pages
+    sources: npt.NDArray[np.int32]  # [n, PAGE] page * PAGE + slot; less than 0: leave it alone
+    shifts: npt.NDArray[np.int32]  # [n, PAGE] by how much less each position is there
+
+
 class Model(Protocol):
     """A model as the engine sees it: pages in, logits out."""
 
@@ -153,6 +162,21 @@ class Model(Protocol):
         lowest id first: their ids and themselves, [at least m, RANKED] both, views that the next
         run overwrites. A row's first id is -1 where the run did not find them: its logits hold NaN,
         or are too much alike, or too few.
+        """
+        ...
+
+    def mass(self, pages: Sequence[int]) -> npt.NDArray[np.float32]:
+        """How much was attended to each slot of these pages of the group without a window, since it
+        was filled, over all its layers and heads: [len(pages) * PAGE].
+
+        Only where the model was loaded for it. Between two runs.
+        """
+        ...
+
+    def move(self, moves: Sequence[Moves]) -> None:
+        """Copies slots to other pages, for each group, and turns their keys to the positions there.
+
+        Only where the model was loaded for it. Between two runs, as one.
         """
         ...
 
