@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
+import openai
+import pydantic
 import pytest
 from tests.engine.test_chat import CALL, CITIES, FIXED, ROOMY, TOOLS
 from tests.serve.served import Served, serving
@@ -243,6 +245,36 @@ def test_the_form_of_an_answer(caller: Served, fields: dict[str, Any], said: str
         text = choice["message"]["content"] if path == PATH else choice["text"]
         assert choice["finish_reason"] == "stop"
         assert text == said or (said is None and len(text) == 4)
+
+
+class City(pydantic.BaseModel):
+    """A city."""
+
+    name: Literal["Köln", "Rom"]
+    size: int = pydantic.Field(ge=1, le=9)
+    tags: list[Literal["old"]] = pydantic.Field(max_length=1)
+
+
+def test_classes_as_forms_and_as_tools() -> None:
+    with calling("No.") as served:
+        client = served.openai()
+        fields: dict[str, Any] = {"model": "fake", "messages": ASKED}
+        done = client.chat.completions.parse(**fields, response_format=City)
+        assert isinstance(done.choices[0].message.parsed, City)
+        assert isinstance(
+            client.responses.parse(model="fake", input="x", text_format=City).output_parsed, City
+        )
+        fields |= {"tools": [openai.pydantic_function_tool(City)], "parallel_tool_calls": False}
+        assert chat(served, **fields).choices[0].message.content == "No."  # strict, but free
+        fields["tool_choice"] = "required"
+        (call,) = client.chat.completions.parse(**fields).choices[0].message.tool_calls or []
+        assert isinstance(call.function.parsed_arguments, City)
+        arguments = ["", "", ""]
+        for chunk in client.chat.completions.create(**fields, n=3, stream=True):
+            for choice in chunk.choices:
+                for delta in choice.delta.tool_calls or []:
+                    arguments[choice.index] += delta.function.arguments
+        assert [City.model_validate_json(text).size > 0 for text in arguments] == [True] * 3
 
 
 def test_a_form_that_cannot_be_kept_to_is_named(caller: Served) -> None:

@@ -155,7 +155,8 @@ class AnswerParser:
         yield  # the end has come
 
     def _think(self, marks: Marks) -> Steps[None]:
-        if not self._is_thinking and not (yield from self._finds(marks.opener)):
+        opened = yield from self._finds(marks.opener)  # some open them though the prompt has
+        if not opened and not self._is_thinking:
             return
         yield from self._skip_spaces()
         held = ""  # spaces, and what may be the beginning of the closer
