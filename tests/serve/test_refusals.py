@@ -57,7 +57,8 @@ def test_a_field_that_is_not_honoured_is_named(
         ("logit_bias", {"5": "1"}), ("logit_bias", {"999999": 1}), ("model", 5), ("messages", "Hi"),
         ("messages", []), ("messages[0].content", [{"role": "user", "content": 5}]),
         ("messages[0].role", [{"role": "king", "content": "x"}]),
-        ("messages[0].content", [{"role": "user"}]),
+        ("messages[0].content", [{"role": "user"}]), ("choice", []), ("choice", "a"),
+        ("tool_choice", "always"),
     ],
 )  # fmt: skip
 def test_a_value_that_makes_no_sense_is_named(shared: Served, field: str, value: Any) -> None:
@@ -99,6 +100,13 @@ def test_what_asks_for_nothing_is_taken(served: Served) -> None:
     }  # fmt: skip
     answer = served.post(CHAT, {"messages": HELLO, **neutral})
     assert answer.json()["choices"][0]["message"]["content"] == SAYS
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], [""], 5, [5, "x"]])
+def test_a_prompt_that_says_nothing_is_refused(shared: Served, prompt: Any) -> None:
+    answer = shared.post(COMPLETE, {"prompt": prompt})
+    assert answer.status_code == 400
+    assert "prompt" in answer.json()["error"]["message"]
 
 
 def test_two_limits_must_agree(shared: Served) -> None:
@@ -150,6 +158,8 @@ def test_one_who_does_not_read_is_left() -> None:
 
 def test_no_such_endpoint_or_method(shared: Served) -> None:
     answer = shared.get("/v1/rerank")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_endpoint")
+    answer = shared.post(CHAT + "/", {"messages": HELLO})  # nobody is sent elsewhere
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_endpoint")
     answer = shared.get(CHAT)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

@@ -19,6 +19,7 @@ from satchel.serve.shapes import (
     Shape,
     between,
     check,
+    choice,
     either,
     listing,
     mapping,
@@ -89,13 +90,26 @@ def test_nulls_stay_where_anything_may_be() -> None:
         ({"a": "x"}, "a: a text is not a whole number"),
         ({"a": 9}, "a: 9 is not from 0 to 5"),
         ({}, "a: it is missing"),
-        ({"a": 1, "c": 1}, "c: there is no such field"),
+        ({"a": 1, "z": 1}, "z: there is no such field"),
         ({"a": 1, "b": [{"x": 1}, {"x": None}]}, "b[1].x: null is not a whole number"),
         ([], "body: a list is not an object"),
+        ({"a": 1, "c": "often"}, 'c: it is not "never" or "always"'),
+        ({"a": 1, "c": {"x": 1}}, "c.x: there is no such field"),
+        ({"a": 1, "d": ""}, "d: 0 characters are not 1 or more"),
+        ({"a": 1, "e": -1}, "e: -1 is not 0 or more"),
     ],
 )
 def test_messages_name_the_field(value: Any, says: str) -> None:
-    shape = record({"a": between(WHOLE, 0, 5), "b": listing(record({"x": WHOLE}), 3)}, "a")
+    shape = record(
+        {
+            "a": between(WHOLE, 0, 5),
+            "b": listing(record({"x": WHOLE}), 3),
+            "c": either(choice("never", "always"), record({"y": TEXT})),
+            "d": {**TEXT, "minLength": 1},
+            "e": {**WHOLE, "minimum": 0},
+        },
+        "a",
+    )
     with pytest.raises((OptionError, UnsupportedError)) as failed:
         check(value, shape)
     assert str(failed.value) == says

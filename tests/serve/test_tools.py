@@ -234,6 +234,7 @@ def test_a_forced_call(stream: bool) -> None:
         ({"json_schema": {"enum": ["q"]}}, '"q"'),
         ({"grammar": 'root ::= "x" | "xy"'}, "xy"),
         ({"regex": "[0-9]{3}0"}, None),
+        ({"choice": ["no", "yes"]}, "yes"),
     ],
 )  # fmt: skip
 def test_the_form_of_an_answer(caller: Served, fields: dict[str, Any], said: str | None) -> None:

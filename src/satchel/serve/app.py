@@ -86,6 +86,7 @@ def make_app(server: Server) -> Starlette:
         middleware=[Middleware(Gate, server=server)],
         exception_handlers={HTTPException: _no_such_endpoint},
     )
+    app.router.redirect_slashes = False  # it would send clients to where their Host header says
     app.state.server = server
     return app
 

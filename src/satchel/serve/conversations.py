@@ -77,7 +77,12 @@ TOOLS: dict[str, Shape] = {
 
 SCHEMA = either(OBJECT, TRUTH)
 # what an answer must be, under the names that llama.cpp's server gives it
-CONSTRAINTS: dict[str, Shape] = {"json_schema": SCHEMA, "grammar": TEXT, "regex": TEXT}
+CONSTRAINTS: dict[str, Shape] = {
+    "json_schema": SCHEMA,
+    "grammar": TEXT,
+    "regex": TEXT,
+    "choice": listing(TEXT, 1024, 1),  # llama.cpp's server has none
+}
 FORMAT = record(
     {
         "type": choice("text", "json_object", "json_schema"),

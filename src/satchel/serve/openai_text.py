@@ -27,11 +27,12 @@ from satchel.serve.shapes import (
     record,
 )
 
+IDS = {**TOKENS, "minItems": 1}
 COMPLETION = record(
     {
         **ANSWERING,
         **CONSTRAINTS,
-        "prompt": either(TEXT, TOKENS, listing(TEXT, 64, 1), listing(TOKENS, 64, 1)),
+        "prompt": either(TEXT, IDS, listing(TEXT, 64, 1), listing(IDS, 64, 1)),
         "echo": TRUTH,
         "best_of": only(1),
         "suffix": only(""),
@@ -104,6 +105,6 @@ async def complete(request: Request) -> Response:
 
 def _prompts(given: Any) -> list[str | list[int]]:
     """One prompt or many, of text or of tokens."""
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
+    if isinstance(given, str) or isinstance(given[0], int):
         return [given]
     return cast("list[str | list[int]]", given)

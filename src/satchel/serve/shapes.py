@@ -145,9 +145,16 @@ def _check_any(value: Any, shapes: Sequence[Shape], name: str) -> None:
             errors.append(error)
     # a shape of the right type knows best what is wrong, one for a record's own kind better still
     pairs = list(zip(errors, shapes, strict=True))
-    near = [error for error, shape in pairs if _is(value, str(shape.get("type")))]
+    near = [error for error, shape in pairs if _is_like(value, shape)]
     same = [error for error, shape in pairs if _is_kind(value, shape)]
     raise (same or near or errors)[-1]
+
+
+def _is_like(value: Any, shape: Shape) -> bool:
+    """Whether a value has the type that this shape asks for."""
+    if "enum" in shape:
+        return any(type(value) is type(one) for one in shape["enum"])
+    return _is(value, str(shape.get("type")))
 
 
 def _is_kind(value: Any, shape: Shape) -> bool:
@@ -185,7 +192,7 @@ def _check_object(value: dict[str, Any], shape: Shape, name: str) -> None:
 def _check_array(value: list[Any], shape: Shape, name: str) -> None:
     least, most = shape.get("minItems", 0), shape.get("maxItems", math.inf)
     if not least <= len(value) <= most:
-        raise FieldError(name, f"{len(value)} items are not {least} to {most}")
+        raise FieldError(name, f"{len(value)} items are not {_range(least, most)}")
     for number, one in enumerate(value):
         check(one, shape["items"], f"{name}[{number}]")
 
@@ -194,11 +201,15 @@ def _check_limits(value: Any, shape: Shape, name: str) -> None:
     if isinstance(value, str):
         least, most = shape.get("minLength", 0), shape.get("maxLength", math.inf)
         if not least <= len(value) <= most:
-            raise FieldError(name, f"{len(value)} characters are not {least} to {most}")
+            raise FieldError(name, f"{len(value)} characters are not {_range(least, most)}")
         return
     least, most = shape.get("minimum", -math.inf), shape.get("maximum", math.inf)
     if not least <= value <= most:
-        raise FieldError(name, f"{value} is not from {least} to {most}")
+        raise FieldError(name, f"{value} is not {_range(least, most)}")
+
+
+def _range(least: float, most: float) -> str:
+    return f"from {least} to {most}" if math.isfinite(most) else f"{least} or more"
 
 
 def without_nulls(value: Any, shape: Shape) -> Any:
