@@ -15,6 +15,7 @@ import hashlib
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from satchel.files.page_files import KEY_BYTES, PageFile, PageFolder
@@ -33,13 +34,17 @@ class Saved:
         """`folder` keeps what was computed; without one, pages come from `files` alone."""
         self.model, self.folder = model, folder
         self.files: tuple[PageFile, ...] = ()  # replaced, never changed: any thread may do that
-        self.root = hashlib.blake2b(model.fingerprint.encode(), digest_size=KEY_BYTES).digest()
         self.read_s: float | None = None  # a byte's
         self.write_s: float | None = None
         self.n_read = 0  # pages
         self.n_written = 0
         self.whole = [g for g, group in enumerate(model.groups) if group.window is None]
         self.windows = [g for g, group in enumerate(model.groups) if group.window is not None]
+
+    @cached_property
+    def root(self) -> bytes:
+        """The key of no tokens at all; made when asked for, as few programs save anything."""
+        return hashlib.blake2b(self.model.fingerprint.encode(), digest_size=KEY_BYTES).digest()
 
     def add(self, file: PageFile) -> None:
         """Finds pages in a file too. Any thread may call this."""
