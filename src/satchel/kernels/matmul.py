@@ -66,23 +66,20 @@ class Half:
         return cast(row.past(n_bytes, f16).load(self.at, self.lanes), f32)
 
 
-def read_quads(layout: Packed, chunk: Row, half: Half) -> list[V]:
-    """The codes of a chunk: for each quad, 4 bytes a row."""
-    at, shift = LINE * bool(layout.scale_bytes), 0
-    n_quads = layout.chunk // 4
-    quads: list[V | None] = [None] * n_quads
+def read_quads(layout: Packed, chunk: Row, which: range, half: Half) -> list[V]:
+    """The codes of a chunk's quads: for each, 4 bytes a row."""
+    at, shift, n_quads = LINE * bool(layout.scale_bytes), 0, layout.chunk // 4
+    quads: dict[int, V] = {}
     for bits in layout.planes:
         n_lines = n_quads * bits // 8
-        for m in range(n_lines):
-            line = half.line(chunk, at + LINE * m)
-            for p in range(8 // bits):
-                piece = line >> (bits * p)
-                if bits < 8 and p < 8 // bits - 1:
-                    piece = piece & ((1 << bits) - 1)
-                before, i = quads[p * n_lines + m], p * n_lines + m
-                quads[i] = piece << shift if before is None else before | (piece << shift)
+        for i in which:
+            p, m = divmod(i, n_lines)
+            piece = half.line(chunk, at + LINE * m) >> (bits * p)
+            if bits < 8 and p < 8 // bits - 1:
+                piece = piece & ((1 << bits) - 1)
+            quads[i] = quads[i] | (piece << shift) if shift else piece
         at, shift = at + LINE * n_lines, shift + bits
-    return [q for q in quads if q is not None]
+    return list(quads.values())
 
 
 def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Group]:
@@ -114,25 +111,40 @@ def add_chunk(
     layout: Packed, totals: list[Acc], block: Row, chunk: Row, x: list[Row], half: Half
 ) -> None:
     """Add a chunk's products for each token's row x, which stands at the chunk's first code."""
-    quads = read_quads(layout, chunk, half)
-    for group in read_groups(layout, block, chunk, half):
+    groups, all_quads = read_groups(layout, block, chunk, half), range(layout.chunk // 4)
+    quads = [] if len(x) > 2 else read_quads(layout, chunk, all_quads, half)
+    for g, group in enumerate(groups):
+        which = slice(group.first, group.first + group.quads)
+        if len(x) > 2:  # registers are scarce: lines are read again for each group
+            ask_ahead(layout, chunk, g, len(groups))
+            again = Row(chunk.base, chunk.dtype, constant=False)
+            own = read_quads(layout, again, all_quads[which], half)
+        else:
+            own = quads[which]
         in_block, at = divmod(4 * group.first, CODES)
-        which = ALL if group.quads == 8 else (FIRST if at == 0 else LAST)
+        part = ALL if group.quads == 8 else (FIRST if at == 0 else LAST)
         here = [row.past(in_block * BLOCK_BYTES) for row in x]
-        sums = [start_sum(layout, row, which, half.lanes) for row in here]
+        sums = [start_sum(layout, row, part, half.lanes) for row in here]
         chains = [[s] + [full(i32, 0, half.lanes)] * (len(x) < 3 and group.quads > 4) for s in sums]
-        for i in range(group.quads):
+        for i, quad in enumerate(own):
             for t, row in enumerate(here):
                 codes = splat_bytes(row.past(at + 4 * i, i32).load(), half.lanes, i8)
                 k = i % len(chains[t])
-                chains[t][k] = dot4(chains[t][k], quads[group.first + i], codes, top=layout.top)
+                chains[t][k] = dot4(chains[t][k], quad, codes, top=layout.top)
         for t, row in enumerate(here):
             whole = cast(sum(chains[t][1:], start=chains[t][0]), f32)
             scale = group.scale * splat(row.past(SCALE, f32).load(), half.lanes)
             totals[t].value = muladd(whole, scale, totals[t].value)
             if group.offset is not None:
-                scaled_sum = splat(row.past(SCALED_SUMS, f32).load(which), half.lanes)
+                scaled_sum = splat(row.past(SCALED_SUMS, f32).load(part), half.lanes)
                 totals[t].value = muladd(group.offset, scaled_sum, totals[t].value)
+
+
+def ask_ahead(layout: Packed, chunk: Row, part: int, parts: int) -> None:
+    """Prefetch a part of the lines that lie as far ahead as this chunk is long."""
+    n_lines = layout.chunk_bytes // LINE
+    for line in range(part * n_lines // parts, (part + 1) * n_lines // parts):
+        chunk.past(AHEAD + LINE * line).prefetch()
 
 
 def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
@@ -162,9 +174,6 @@ def products(
         codes = [row.past(b * per_block) for row in x]
         for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
             chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
-            if len(x) > 2:
-                for at in range(0, layout.chunk_bytes, LINE):
-                    chunk.past(AHEAD + at).prefetch()
             add_chunk(
                 layout, totals, block, chunk, [row.past(c * per_chunk) for row in codes], half
             )
