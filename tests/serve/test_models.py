@@ -15,6 +15,7 @@ from satchel.api import LLM
 from satchel.base.errors import CrowdedError, MemoryLimitError, OptionError
 from satchel.engine.relief import REFUSE
 from satchel.machine.memory import Pressure
+from satchel.serve import ollama_models, run
 from satchel.serve.sessions import Sessions, shared
 
 COMPLETE = "/v1/completions"
@@ -43,6 +44,30 @@ def test_models_are_loaded_on_demand() -> None:
         assert says_of(ask(served, "c")) == "c"
         assert ask(served, "dir/a.gguf").status_code == 404  # names, not paths
         assert len(served.made) == 3
+
+
+def test_a_model_that_goes_from_the_store() -> None:
+    stored = {"c": "c"}
+    with serving(named, ["a.gguf"], stored) as served:
+        assert ask(served, "c").status_code == 200
+        del stored["c"]
+        assert ask(served, "c").status_code == 200  # it is in memory still
+        assert served.get("/api/ps").json() == {"models": []}
+        answer = served.post("/api/show", {"model": "c"})
+        assert (answer.status_code, "has gone" in answer.text) == (404, True)
+
+
+def test_a_model_that_is_unloaded_while_it_is_listed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(name: str, _: str) -> dict[str, Any]:
+        served.post("/api/generate", {"model": "fake", "keep_alive": 0})
+        wait_for(lambda: not served.server.models.loaded)
+        return {"name": name}
+
+    monkeypatch.setattr(ollama_models, "_facts", read)
+    assert ask(served, "fake").status_code == 200
+    assert served.get("/api/ps").json() == {"models": []}
 
 
 def test_the_longest_idle_one_makes_room() -> None:

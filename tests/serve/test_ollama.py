@@ -68,6 +68,9 @@ def test_load_and_unload(served: Served) -> None:
     wait_for(lambda: "fake" in served.server.models.loaded)
     assert client.generate("fake", keep_alive=0).done_reason == "unload"
     wait_for(lambda: not served.server.models.loaded)
+    n_loads = len(served.made)
+    assert client.generate("fake", keep_alive=0).done_reason == "unload"
+    assert len(served.made) == n_loads  # one that is not there is not brought to be let go
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,17 @@ class Models:
         known = ", ".join(names) or "none; run: satchel pull smollm2"
         raise ModelNotFoundError(f"model: there is no {(name or '')[:100]!r}; there are {known}")
 
+    async def reference(self, name: str) -> str:
+        """The reference of a model that `find` found. Raises ModelNotFoundError if gone."""
+        reference = (await self.catalogue()).get(name)
+        if reference is None:
+            raise ModelNotFoundError(f"model: {name[:100]!r} has gone from the store")
+        return reference
+
+    def has(self, name: str) -> bool:
+        """Whether a model is in memory, or about to be."""
+        return name in self.loaded or name in self._loading
+
     async def take(self, name: str | None, keep_alive_s: float | None = -1) -> Loaded:
         """The model, loaded, and held until it is given back; -1 stands for the default keep-alive.
 
@@ -152,7 +163,7 @@ class Models:
         try:
             if self._closed:
                 raise OverloadedError("the server is ending")
-            reference = (await self.catalogue())[name]
+            reference = await self.reference(name)
             await self._make_room()
             self._admitted.add(name)
             begun = time.monotonic()
@@ -214,7 +225,7 @@ class Models:
         loaded.sessions.close()
         await asyncio.to_thread(loaded.llm.close)
         self._journal.write("unloaded", model=loaded.name)
-        # rings of objects, as tokenizers have, would keep the file mapped till Python looks for them
+        # rings of objects, as tokenizers have, would keep the file mapped till Python looks
         loop = asyncio.get_running_loop()
         loop.call_later(FREE_S, loop.run_in_executor, None, gc.collect)
 

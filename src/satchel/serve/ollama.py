@@ -189,10 +189,11 @@ async def _load(
     say: Callable[[str, dict[str, Any]], dict[str, Any]],
 ) -> JSONResponse:
     models = server_of(request).models
-    loaded = await models.take(model, keep_s)
-    models.give(loaded)
+    name = await models.find(model)
+    if keep_s != 0 or models.has(name):
+        models.give(await models.take(name, keep_s))
     reason = "unload" if keep_s == 0 else "load"
-    return JSONResponse({"model": loaded.name, "created_at": now(), **say("", {}), "done": True,
+    return JSONResponse({"model": name, "created_at": now(), **say("", {}), "done": True,
                          "done_reason": reason})  # fmt: skip
 
 

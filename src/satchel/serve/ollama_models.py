@@ -43,25 +43,26 @@ async def show(request: Request) -> JSONResponse:
     body = await read_body(request, SHOW)
     models = server_of(request).models
     name = await models.find(_model(body))
-    reference = (await models.catalogue())[name]
-    return JSONResponse(await asyncio.to_thread(_show, reference))
+    return JSONResponse(await asyncio.to_thread(_show, await models.reference(name)))
 
 
 async def ps(request: Request) -> JSONResponse:
     """GET /api/ps."""
     models = server_of(request).models
     catalogue = await models.catalogue()
-    found: list[dict[str, Any]] = []
-    for loaded in models.loaded.values():
-        facts = await asyncio.to_thread(_facts, loaded.name, catalogue[loaded.name])
-        found.append({
+    here = {name: catalogue[name] for name in models.loaded if name in catalogue}
+    listing = await asyncio.to_thread(_listing, here)
+    return JSONResponse({"models": [
+        {
             **facts,
             "size": sum(_in_memory(loaded.llm)),
             "expires_at": _time(loaded.expires_s),
             "size_vram": 0,
             "context_length": loaded.llm.context_length,
-        })  # fmt: skip
-    return JSONResponse({"models": found})
+        }
+        for facts in listing
+        if (loaded := models.loaded.get(facts["name"]))
+    ]})  # fmt: skip
 
 
 async def pull(request: Request) -> Response:
