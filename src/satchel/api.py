@@ -377,6 +377,12 @@ class LLM:
         """How busy the model is: requests, pages of the KV cache, steps until now."""
         return self._speaker.engine.usage()
 
+    def relieve(self) -> None:
+        """Gives back, if memory is short, what is kept for later; else nothing. While requests run
+        that is looked after anyway. Raises CancelledError when the model is closed.
+        """
+        self._speaker.relieve()
+
     def tokenize(self, text: str, add_bos: bool = False, parse_special: bool = True) -> list[int]:
         """The ids of a text's tokens. `parse_special` reads texts like "<|im_end|>" as one token.
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import select
+import socket
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from satchel.machine.memory import Pressure, read_pressure, resident_bytes
+from satchel.machine.memory import (
+    Pressure,
+    Watch,
+    read_pressure,
+    resident_bytes,
+    watch_pressure,
+)
 
 PSI = "some avg10={:.2f} avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 total=1\n"
 
@@ -61,3 +70,25 @@ def test_this_process() -> None:
     after = resident_bytes()
     assert after
     assert after - before == pytest.approx(kept.nbytes, rel=0.1)
+
+
+def test_a_trigger_that_the_system_does_not_offer(tmp_path: Path) -> None:
+    assert watch_pressure(tmp_path) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="epoll is Linux's")
+def test_a_watch_is_readable_when_something_is_urgent() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        watch = Watch(os.dup(ours.fileno()))
+        assert not select.select([watch], [], [], 0)[0]
+        listener = socket.create_server(("127.0.0.1", 0))
+        with listener, socket.create_connection(listener.getsockname()) as sender:
+            receiver, _ = listener.accept()
+            with receiver:
+                urgent = Watch(os.dup(receiver.fileno()))
+                sender.send(b"!", socket.MSG_OOB)  # what EPOLLPRI tells of a socket
+                assert select.select([urgent], [], [], 5)[0]
+                urgent.clear()
+                urgent.close()
+        watch.close()

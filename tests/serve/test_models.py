@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from typing import Any
@@ -298,3 +299,33 @@ def test_short_memory_is_503_and_a_time_to_come_back() -> None:
         relief.read = Pressure
         relief._due_s = 0.0
         assert ask(served, None).status_code == 200
+
+
+def test_an_idle_server_gives_memory_back_when_it_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+
+    class Signal:
+        """Stands for a watch of the machine's pressure."""
+
+        def fileno(self) -> int:
+            return ours.fileno()
+
+        def clear(self) -> None:
+            ours.recv(1)
+
+        def close(self) -> None:
+            ours.close()
+
+    monkeypatch.setattr(run, "watch_pressure", Signal)
+    with serving() as served, theirs:
+        ask(served, None)
+        assert served.llm.usage().memory.kv_taken > 0
+        relief = served.llm._speaker.engine.relief
+        relief.read = lambda: Pressure(available_bytes=0)
+        relief._due_s = 0.0
+        theirs.send(b"!")
+        wait_for(lambda: served.llm.usage().memory.kv_taken == 0)
+        served.llm.close()
+        theirs.send(b"!")  # a closed one has nothing to give
+        assert served.get("/health").status_code == 200
+    assert ours.fileno() == -1

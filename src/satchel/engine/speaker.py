@@ -205,6 +205,12 @@ class Speaker:
             relief.admit()
         self.driver.submit(request)
 
+    def relieve(self) -> None:
+        """Acts, if memory is short, though no one asks for anything."""
+        relief, now_s = self.engine.relief, time.perf_counter()
+        if relief.is_short(now_s):
+            self.driver.do(lambda: relief.tend(now_s))
+
     def score(self, ids: Iterable[int]) -> npt.NDArray[np.float32]:
         """The logits [n, vocab_size] behind each token; raises what `LLM.logits` says."""
         tokens = self.ids(ids)

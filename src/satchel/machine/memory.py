@@ -6,7 +6,9 @@ docs.kernel.org/admin-guide/cgroup-v2.html.
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,46 @@ def read_pressure(root: Path = ROOT) -> Pressure:
         max((stall for stall in stalls if stall is not None), default=None),
         min(known, default=None),
     )
+
+
+def watch_pressure(root: Path = ROOT) -> Watch | None:
+    """Is readable each time that programs have waited for memory a tenth of two seconds, and costs
+    nothing till then. None where the system offers no such thing. Whoever asks closes it.
+    """
+    if not hasattr(select, "EPOLLPRI"):
+        return None
+    try:
+        file = os.open(root / "proc/pressure/memory", os.O_RDWR | os.O_NONBLOCK)
+        try:
+            os.write(file, b"some 200000 2000000\0")  # microseconds
+            return Watch(file)
+        except OSError:
+            os.close(file)
+            raise
+    except OSError:
+        return None
+
+
+class Watch:
+    """A trigger of the kernel's, behind a file that event loops know how to wait for."""
+
+    def __init__(self, trigger: int) -> None:
+        self._trigger = trigger
+        self._epoll = select.epoll()
+        self._epoll.register(trigger, select.EPOLLPRI)
+
+    def fileno(self) -> int:
+        """For `select` and its like."""
+        return self._epoll.fileno()
+
+    def clear(self) -> None:
+        """Takes note of what happened: it is not readable before it happens again."""
+        self._epoll.poll(0)
+
+    def close(self) -> None:
+        """Watches no longer."""
+        self._epoll.close()
+        os.close(self._trigger)
 
 
 def resident_bytes(root: Path = ROOT) -> int | None:

@@ -10,13 +10,13 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from satchel.api import LLM
-from satchel.base.errors import CrowdedError, ModelNotFoundError, OptionError
+from satchel.base.errors import CancelledError, CrowdedError, ModelNotFoundError, OptionError
 from satchel.files.references import parse_reference
 from satchel.files.store import list_models, resolve
 from satchel.serve.failures import OverloadedError
@@ -76,7 +76,7 @@ class Models:
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._admitted: set[str] = set()  # of these, those for which there is room
         self._awaited: Counter[str] = Counter()  # how many wait for a model, by its name
-        self._expiring: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def catalogue(self) -> dict[str, str]:
@@ -143,13 +143,18 @@ class Models:
         finally:
             self.give(loaded)
 
+    def relieve(self) -> None:
+        """Has all models give back what they keep for later, if memory is short."""
+        for loaded in self.loaded.values():
+            self._start(asyncio.to_thread(_relieve, loaded.llm))
+
     async def close(self) -> None:
         """Unloads all, those too that are being loaded."""
         self._closed = True
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
         for loaded in list(self.loaded.values()):
             await self._drop(loaded)
-        await asyncio.gather(*self._expiring, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _load_once(self, name: str) -> None:
         """Has the model loaded, once for all who ask meanwhile; others load side by side."""
@@ -214,9 +219,12 @@ class Models:
 
     def _expire(self, loaded: Loaded) -> None:
         if self._is_idle(loaded) and self.loaded.get(loaded.name) is loaded:
-            task = asyncio.get_running_loop().create_task(self._drop(loaded))
-            self._expiring.add(task)  # the loop itself holds tasks but weakly
-            task.add_done_callback(self._expiring.discard)
+            self._start(self._drop(loaded))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself holds tasks but weakly
+        task.add_done_callback(self._tasks.discard)
 
     async def _drop(self, loaded: Loaded) -> None:
         del self.loaded[loaded.name]
@@ -234,6 +242,11 @@ def _noticed(loading: asyncio.Task[None]) -> None:
     """Those who wait are told of an error; perhaps no one does any more."""
     if not loading.cancelled():
         loading.exception()
+
+
+def _relieve(llm: LLM) -> None:
+    with suppress(CancelledError):  # it is unloaded: all is given back
+        llm.relieve()
 
 
 def name_of(reference: str) -> str:

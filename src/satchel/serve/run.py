@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from satchel.api import LLM
 from satchel.base.errors import OptionError
 from satchel.files.store import resolve
+from satchel.machine.memory import watch_pressure
 from satchel.serve.app import make_app
 from satchel.serve.journal import Forward, Journal
 from satchel.serve.models import Models
@@ -134,10 +135,21 @@ def http_server(server: Server) -> Http:
 async def run(server: Server, listener: socket.socket, ready: Callable[[Http], None]) -> None:
     """Serves until `Http.end` is called; `ready` gets the server before it takes requests."""
     http = http_server(server)
+    watch = watch_pressure()
+    if watch:
+
+        def act() -> None:
+            watch.clear()
+            server.models.relieve()
+
+        asyncio.get_running_loop().add_reader(watch.fileno(), act)
     ready(http)
     try:
         await http.serve(sockets=[listener])
     finally:
+        if watch:
+            asyncio.get_running_loop().remove_reader(watch.fileno())
+            watch.close()
         tasks = list(http.server_state.tasks)
         for task in tasks:
             task.cancel()
