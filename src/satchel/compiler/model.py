@@ -119,11 +119,9 @@ class CompiledModel:
             self._inputs[tables_name(i)].reshape(-1, max_pages(limits))
             for i in range(len(self._kv))
         ]
-        self._masses = [
-            memory.array(np.float32, memory.n_bytes // 4).reshape(limits.n_pages, -1, PAGE)
-            for name, memory in self._memories.items()
-            if name.startswith(MASS)
-        ]
+        masses = [name for name in self._memories if name.startswith(MASS)]
+        n = limits.n_pages
+        self._masses = [self._output(name, n).reshape(n, -1, PAGE) for name in masses]
         self._unmoved = dict.fromkeys(map(moved_name, range(limits.moves * len(self._kv))), 0)
         self._last: Batch | None = None  # what the inputs hold
         self._counts: dict[str, int] = {}
