@@ -30,7 +30,7 @@ Types = tuple[str, str]
 
 KNOWN: dict[str, dict[Types, float]] = {
     "smollm2 135m": {
-        ("bf16", F16): 0.002, ("int8", F16): 0.003, ("int4", F16): 0.149, ("int4-rot", F16): 0.043,
+        ("bf16", F16): 0.002, ("int8", F16): 0.003, ("int4", F16): 0.137, ("int4-rot", F16): 0.068,
         (F16, "bf16"): 0.002, (F16, "int8"): 0.002, (F16, "int4"): 0.009, (F16, "int4-rot"): 0.007,
     },
     "gemma-3 270m": {
