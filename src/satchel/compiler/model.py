@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from satchel.compiler.limits import (
 from satchel.compiler.packing import PackedWeights, sizes_of
 from satchel.compiler.plan_cache import Ready, find_ready, ready_key
 from satchel.compiler.sources import plan_digest
-from satchel.compiler.weights import Turns
+from satchel.compiler.weights import Turns, Weight
 from satchel.files.checkpoint import Checkpoint
 from satchel.kernels.cache_types import F16
 from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from satchel.compiler.lowering import Lowered
     from satchel.graph.graph import Graph
 
+Weights: TypeAlias = dict[str, Weight]
 MAX_BATCH = 512
 MAX_SEQUENCES = 64
 
@@ -69,6 +70,12 @@ def host_target(name: str | None = None) -> Target:
     return chosen
 
 
+def without_and_with_turns(weights: Weights) -> tuple[Weights, Weights]:
+    """Packed apart, as the turns alone depend on the context: another one packs nothing anew."""
+    turns = {name: w for name, w in weights.items() if isinstance(w, Turns)}
+    return {name: w for name, w in weights.items() if name not in turns}, turns
+
+
 class CompiledModel:
     """Implements runtime.batch.Model."""
 
@@ -89,13 +96,10 @@ class CompiledModel:
         self.checkpoint, self.plan, self.target = checkpoint, ready.plan, target
         self._limits = limits
         self._code = link_all(code, ready.plan.kernels)
-        # apart, as the turns alone depend on the context: another one packs nothing anew
-        turns = {name: w for name, w in ready.weights.items() if isinstance(w, Turns)}
-        others = {name: w for name, w in ready.weights.items() if name not in turns}
         self._recipes = ready.weights
         self._packed = tuple(
             PackedWeights(checkpoint, weights, cache, target, objects)
-            for weights in (others, turns)
+            for weights in without_and_with_turns(ready.weights)
         )
         self._memories = {
             b.name: Memory(b.bytes, huge=b.kind != "kv")
