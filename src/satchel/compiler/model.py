@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from satchel.compiler.lowering import Lowered
     from satchel.graph.graph import Graph
 
-Weights: TypeAlias = dict[str, Weight]
+Weights: TypeAlias = Mapping[str, Weight]
 MAX_BATCH = 512
 MAX_SEQUENCES = 64
 
