@@ -37,7 +37,7 @@ def test_a_softcap(target: str) -> None:
 
 def _some(kind: str, target: str) -> Any:
     """Marks what is left out of the fast tests."""
-    fast = kind in ("f16", "int4") or target == here()[-1]
+    fast = kind == "f16" or (kind == "int4" and target == here()[-1])
     return pytest.param(kind, target, marks=[] if fast else pytest.mark.slow)
 
 

@@ -20,6 +20,7 @@ def test_parts_are_the_whole(target: str, last: int) -> None:
     assert_parts_are_the_whole(target, last, F16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", OTHERS, ids="-".join)
 def test_parts_are_the_whole_in_every_type(types: tuple[str, str]) -> None:
     assert_parts_are_the_whole(here()[-1], 1100, types)

@@ -40,7 +40,7 @@ def test_measured_as_the_logits_say(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     assert [loss.types for loss in both] == pairs
     assert [loss.kv_bytes for loss in both] == [2 * (64 + 64), 2 * (16 + 2 + 32 + 2)]
-    assert told == [64, 100, 150, 214, 250, 300]
+    assert told == [64, 128, 164, 200, 250, 300]
     logits: list[np.ndarray[Any, Any]] = []
     for types in (("f16", "f16"), ("int4", "int8")):
         with load_model(checkpoint, context=100, threads=1, cache_types=types) as model:
@@ -68,13 +68,15 @@ def test_the_command_prints_and_keeps(
 
     monkeypatch.setattr(kv, "measure_cache", measured)
     done = call("measure", "kv", str(smollm2), "-n", "70", "-ctk", "q4_0", "-c", "64", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, "not kept: 70 tokens say little, 1024 are the least\n")
+    assert read_losses(open_checkpoint(smollm2)) == {}
     assert asked == [(70, [("int4", "f16")], 64)]
     line = json.loads(done.out)
     assert line["model"] == str(smollm2)
     assert (line["cache_type_k"], line["cache_type_v"]) == ("int4", "f16")
     assert (line["mean_kl"], line["top1"], line["refused"]) == (0, 1, False)
     done = call("measure", "kv", str(smollm2))
+    assert done.err == ""
     assert asked[1][1] == list(kv.PAIRS)
     assert "yes" in done.out
     assert read_losses(open_checkpoint(smollm2)).keys() == set(kv.PAIRS)
@@ -104,9 +106,9 @@ def test_a_real_model(smollm2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     from satchel.text import load_tokenizer
 
     checkpoint = open_checkpoint(smollm2)
-    ids = load_tokenizer(checkpoint.metadata).encode(sample_text())[:512]
+    ids = load_tokenizer(checkpoint.metadata).encode(sample_text())[:256]
     pairs = [("int8", "int8"), ("int4", "f16"), ("int4-rot", "f16")]
-    int8, int4, rotated = measure_cache(checkpoint, ids, pairs, context=512)
+    int8, int4, rotated = measure_cache(checkpoint, ids, pairs, context=256)
     assert int8.found.mean_kl < 0.005
     assert int8.found.top1 > 0.96
     assert int4.found.mean_kl > 2 * rotated.found.mean_kl

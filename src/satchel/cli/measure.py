@@ -15,6 +15,9 @@ from satchel.files.store import resolve
 if TYPE_CHECKING:
     from satchel.measure.kv import CacheLoss
 
+KEPT_FROM = 1024
+"""Tokens; figures of fewer decide nothing."""
+
 
 def measure(args: argparse.Namespace) -> int:
     """Measures, keeps the figures for the model's file, and prints a row for each pair of types."""
@@ -42,10 +45,13 @@ def measure(args: argparse.Namespace) -> int:
             progress=counter.update,
         ):  # fmt: skip
             found.append(loss)
-    try:
-        keep_losses(checkpoint, {loss.types: loss.found.mean_kl for loss in found})
-    except CacheError as error:
-        log.warning(f"what was measured can't be kept: {error}")
+    if len(tokens) < KEPT_FROM:
+        log.note(f"not kept: {len(tokens)} tokens say little, {KEPT_FROM} are the least")
+    else:
+        try:
+            keep_losses(checkpoint, {loss.types: loss.found.mean_kl for loss in found})
+        except CacheError as error:
+            log.warning(f"what was measured can't be kept: {error}")
     print_losses(found, str(args.model), json=args.json)
     return 0
 
