@@ -136,6 +136,7 @@ def test_large_bodies_and_heads_are_refused() -> None:
         with served.socket() as client:
             client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 8000)
             assert client.recv(100).startswith(b"HTTP/1.1 400")
+        assert served.get("/health", headers={"X": "x" * 8000}).status_code == 431  # all at once
         assert served.get("/health").status_code == 200
 
 

@@ -65,6 +65,7 @@ class Gate:
         try:
             if self.n_inside > self.server.settings.max_connections:
                 raise OverloadedError(f"{self.n_inside} requests are open; come back later")
+            self._check_size(request)
             self._check_place(request)
             if request.method == "OPTIONS" and "origin" in request.headers:
                 await Response(status_code=204)(scope, receive, reply)
@@ -80,6 +81,12 @@ class Gate:
                 raise  # too late for another answer: the connection breaks off
             request.state.told["failed"] = code_of(error)
             await respond(error, scope["path"])(scope, receive, reply)
+
+    def _check_size(self, request: Request) -> None:
+        """uvicorn bounds heads that come bit by bit, and not those that come at once."""
+        most = self.server.settings.max_head_bytes
+        if sum(len(name) + len(value) for name, value in request.scope["headers"]) > most:
+            raise RefusedError(431, "head_too_large", f"the headers are larger than {most} bytes")
 
     def _check_place(self, request: Request) -> None:
         """Pages of other sites can reach a loopback port through the user's browser: not here."""
