@@ -34,6 +34,7 @@ def test_show(model: str, call: Call) -> None:
     memory = found["memory"]
     assert isinstance(memory, dict)
     assert (memory["context"], memory["parallel"], memory["cache_types"]) == (128, 1, ["f16"] * 2)
+    assert memory["kv_groups"] == [{"window": None, "bytes": memory["kv_bytes"]}]
     parts = ("weights_bytes", "kv_bytes", "activations_bytes", "process_bytes")
     assert memory["total_bytes"] == sum(memory[part] for part in parts)
     assert {row["format"]: row["tensors"] for row in found["formats"]} == {"Q8_0": 16, "F32": 5}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compiler.models import write_tiny
 from tests.measure import tiny
 
 from satchel.base.errors import MemoryLimitError
@@ -44,6 +45,16 @@ def test_the_parts(book: Ledger, checkpoint: Checkpoint) -> None:
     assert short.process > GROWTH_BYTES
     assert long.total == long.weights + long.kv + long.activations + long.process
     assert long.packing > long.process
+    assert long.kv_groups == ((None, long.kv),)
+
+
+def test_layers_with_a_window_have_pages_for_it_alone(tmp_path: Path) -> None:
+    path = write_tiny("gemma3", tmp_path / "model.gguf")
+    found = Ledger(open_checkpoint(path)).forecast(4096, 2)
+    groups = dict(found.kv_groups)
+    assert sum(groups.values()) == found.kv
+    (window,) = (window for window in groups if window is not None)
+    assert groups[window] < groups[None]
 
 
 def fit(book: Ledger, memory: int, **asked: Any) -> tuple[ledger.Forecast, list[str]]:

@@ -53,6 +53,7 @@ def facts(checkpoint: Checkpoint, memory: Forecast) -> dict[str, Any]:
             "cache_types": list(memory.cache_types),
             "weights_bytes": memory.weights,
             "kv_bytes": memory.kv,
+            "kv_groups": [{"window": window, "bytes": n} for window, n in memory.kv_groups],
             "activations_bytes": memory.activations,
             "process_bytes": memory.process,
             "total_bytes": memory.total,
@@ -118,4 +119,10 @@ def text(checkpoint: Checkpoint, memory: Forecast) -> str:
         ("together", memory.total),
         ("when packing", memory.packing),
     ]
-    return "\n".join(lines + [f"  {name:12} {log.size(n):>8}" for name, n in parts])
+    lines += [f"  {name:12} {log.size(n):>8}" for name, n in parts]
+    if len(memory.kv_groups) > 1:
+        seen = [
+            f"{log.size(n)} of layers that see {window or 'all'}" for window, n in memory.kv_groups
+        ]
+        lines.append(f"  The KV cache is {' and '.join(seen)}.")
+    return "\n".join(lines)

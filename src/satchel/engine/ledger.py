@@ -38,6 +38,7 @@ SMALLER = "int8", "int8"  # what f16 may become where memory is short
 class Forecast:
     """In bytes, for a KV cache that has room for `parallel` sequences of the whole context.
 
+    `kv_groups` are the parts of the KV cache, with how far back their layers see (None: all).
     `packing` is the most that is taken for a while when the weights are packed for this machine, at
     the first start of all.
     """
@@ -50,6 +51,7 @@ class Forecast:
     activations: int
     process: int
     packing: int
+    kv_groups: tuple[tuple[int | None, int], ...]
 
     @property
     def total(self) -> int:
@@ -92,7 +94,11 @@ class Ledger:
         n_pages = parallel * pages_for(context)
         limits = Limits(MAX_BATCH, context, n_pages, MAX_SEQUENCES, cache_types)
         lowered = lower_graph(self._fused, self._target, limits)
-        sizes = sizes_of(lowered.plan, lowered.weights)
+        plan, sizes = lowered.plan, sizes_of(lowered.plan, lowered.weights)
+        groups = tuple(
+            (cache.window, sum(plan.buffer(name).bytes for name in cache.buffers))
+            for cache in lowered.caches
+        )
         matrices = sum(w.bytes for w in lowered.weights.values() if isinstance(w, Matrix))
         return Forecast(
             context=context,
@@ -103,6 +109,7 @@ class Ledger:
             activations=sizes.activations,
             process=self._process,
             packing=self._process + sizes.weights + min(matrices, self._file_bytes),
+            kv_groups=groups,
         )
 
     def fit(
