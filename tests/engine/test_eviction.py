@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.engine.asks import Ask, run
 from tests.engine.fake import FakeModel, weight_of
 
+import satchel
 from satchel.base.errors import MemoryLimitError, OptionError
 from satchel.engine.engine import Engine
 from satchel.engine.eviction import Eviction, HeavyHitters, Sinks, read_eviction
@@ -191,3 +193,23 @@ def test_what_a_model_does_not_allow() -> None:
         Engine(model_for(eviction, windows=(100,)), eviction=eviction)
     with pytest.raises(MemoryLimitError, match="takes 16 pages, and there are 12"):
         Engine(model_for(HeavyHitters(360)), eviction=HeavyHitters(360))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"sinks": 4, "window": 60}, {"evict": "h2o:64"}], ids=str)
+def test_a_real_model_goes_on(smollm2: Path, how: dict[str, Any]) -> None:
+    """As without forgetting until the cache is full; then the same, whoever else is there."""
+    asked: dict[str, Any] = {"max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    prompts = ["Once upon a time", "The lighthouse keeper said that", "2, 3, 5, 7, 11, 13, 17, 19,"]
+    with satchel.load(smollm2, threads=1, context=512) as llm:
+        whole = [llm.generate(prompt, **asked).tokens for prompt in prompts]
+    with satchel.load(smollm2, threads=1, **how) as llm:
+        alone = [llm.generate(prompt, **asked) for prompt in prompts]
+        bound = llm.context_length
+    for prompt, full, answer in zip(prompts, whole, alone, strict=True):
+        n_before = bound - answer.stats.prompt_tokens
+        assert answer.tokens[:n_before] == full[:n_before], prompt
+        assert answer.stats.dropped_tokens > 0
+    with satchel.load(smollm2, threads=3, **how) as llm:
+        streams = [llm.stream(prompt, **asked) for prompt in prompts]
+        assert [stream.result().tokens for stream in streams] == [a.tokens for a in alone]

@@ -186,6 +186,7 @@ def lower_attend(low: Lowering, node: Node) -> None:
         name = f"{MASS}{node['cache']}"
         low.buffer(name, 4 * low.limits.n_pages * n_kv * pages.PAGE, "kv")
         every["mass"] = Ref(name)
+        low.ready[scratch] = low.ready[out.buffer]  # attention leaves its sums there
         args = {slot: every[slot] for slot in mass.weigh_slots.slots}
         note = f"layer {node.layer}: weigh"
         low.step(mass.weigh_slots, node, Count(n_kv), name, args, note, **constants)
