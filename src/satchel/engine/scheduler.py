@@ -9,7 +9,8 @@ what is known of its tokens. One that begins like another whose prompt is being 
 that, and others go before it; so many answers to one prompt compute it once. When pages run out,
 those are taken first that no request holds, then those of the request of the least priority that
 came last: it waits, and later computes again what it lost. So the first one always gets on, and
-nothing that is ever said depends on who else is there.
+nothing that is ever said depends on who else is there. With an eviction (`engine.eviction`), a
+sequence whose part of the cache is full forgets some of its tokens before it goes on.
 """
 
 from __future__ import annotations
