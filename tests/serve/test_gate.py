@@ -11,8 +11,11 @@ import httpx
 import openai
 import pytest
 from tests.serve.served import Served, serving
+from tests.test_api import make, says
 
+from satchel.base import log
 from satchel.base.errors import OptionError
+from satchel.serve import run
 from satchel.serve.bodies import parse
 from satchel.serve.failures import RefusedError
 from satchel.serve.settings import Settings
@@ -201,6 +204,25 @@ def test_every_line_bears_the_requests_id_and_none_the_prompt() -> None:
     assert all(line["request"] for line in lines)
     assert secret not in "".join(served.log)
     assert "Grüß" not in "".join(served.log)
+
+
+def test_what_other_rooms_say_is_in_the_log_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def begun(*_: Any) -> None:
+        log.warning("a file is damaged")
+        log.note("a licence")
+
+    monkeypatch.setattr(run, "_serve", begun)
+    assert run.serve([], Settings(port=0, log_json=True), lambda _: make(says(""))) == 0
+    out, err = capsys.readouterr()
+    found = [json.loads(line) for line in err.splitlines()]
+    assert out == ""
+    assert [(line["event"], line["said"]) for line in found] == [
+        ("warning", "a file is damaged"), ("note", "a licence"),
+    ]  # fmt: skip
+    log.warning("later")
+    assert capsys.readouterr().err == "satchel: warning: later\n"
 
 
 def test_the_plain_log_is_one_line_an_event(served: Served) -> None:

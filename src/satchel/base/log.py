@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from satchel.base.options import LOG_LEVELS, options
+
+_heard: list[Callable[[str, str], None]] = []  # the last one is told, in the place of stderr
 
 
 def debug(message: str) -> None:
@@ -30,15 +33,35 @@ def warning(message: str) -> None:
 
 def note(message: str) -> None:
     """Writes a line whatever the level: a licence, a choice made for the user, a timing."""
-    _line(message)
+    if _heard:
+        _heard[-1]("note", message)
+    else:
+        line(message)
+
+
+@contextmanager
+def told(listener: Callable[[str, str], None]) -> Generator[None]:
+    """Meanwhile, whatever would be written goes to `listener`, as its level ("note" has none) and
+    message, from any thread.
+    """
+    _heard.append(listener)
+    try:
+        yield
+    finally:
+        _heard.remove(listener)
 
 
 def _write(level: str, message: str) -> None:
-    if LOG_LEVELS.index(level) >= LOG_LEVELS.index(options().log):
-        _line(f"satchel: {level}: {message}")
+    if LOG_LEVELS.index(level) < LOG_LEVELS.index(options().log):
+        return
+    if _heard:
+        _heard[-1](level, message)
+    else:
+        line(f"satchel: {level}: {message}")
 
 
-def _line(text: str) -> None:
+def line(text: str) -> None:
+    """Writes a line to stderr, whoever else is told."""
     # a program without a console has no stderr at all
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
         print(text, file=sys.stderr, flush=True)
@@ -66,7 +89,7 @@ class Progress:
         self.drawn_at = 0.0
         self.on_terminal = sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]
         if not self.on_terminal:
-            _line(f"{title}{f' ({size(total)})' if total else ''}")
+            note(f"{title}{f' ({size(total)})' if total else ''}")
 
     def update(self, done: int) -> None:
         """Shows that `done` bytes of the total are there."""

@@ -18,7 +18,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="-")
 class Journal:
     """Writes events as `name key=value ...`, or as JSON lines."""
 
-    def __init__(self, as_json: bool = False, line: Callable[[str], None] = log.note) -> None:
+    def __init__(self, as_json: bool = False, line: Callable[[str], None] = log.line) -> None:
         self.as_json = as_json
         self.line = line
 
@@ -33,6 +33,10 @@ class Journal:
         else:
             pairs = (f"{name}={_plain(value)}" for name, value in list(found.items())[2:])
             self.line(f"{now} {event} {' '.join(pairs)}")
+
+    def hear(self, level: str, message: str) -> None:
+        """What other rooms say, as an event of its level."""
+        self.write(level, said=message)
 
     def fault(self, error: BaseException) -> None:
         """An error of ours: its type and where it arose; not its text, which may hold a prompt."""

@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from satchel.api import LLM
+from satchel.base import log
 from satchel.base.errors import OptionError
 from satchel.files.store import resolve
 from satchel.machine.memory import watch_pressure
@@ -159,10 +160,12 @@ async def run(server: Server, listener: socket.socket, ready: Callable[[Http], N
 
 def serve(references: Sequence[str], settings: Settings, load: Callable[[str], LLM]) -> int:
     """Serves models till a signal comes; the exit code. Raises SatchelError when it can't begin."""
-    for reference in references:
-        resolve(reference)  # what can't be had is better known now
-    with listen(settings) as listener:
-        asyncio.run(_serve(references, settings, load, listener))
+    journal = Journal(settings.log_json)
+    with log.told(journal.hear):
+        for reference in references:
+            resolve(reference)  # what can't be had is better known now
+        with listen(settings) as listener:
+            asyncio.run(_serve(references, settings, load, listener, journal))
     return 0
 
 
@@ -171,8 +174,8 @@ async def _serve(
     settings: Settings,
     load: Callable[[str], LLM],
     listener: socket.socket,
+    journal: Journal,
 ) -> None:
-    journal = Journal(settings.log_json)
     server = Server(settings, Models(references, load, settings, journal), journal)
     if references:
         server.models.give(await server.models.take(None))
