@@ -14,7 +14,7 @@ from tests.measure import tiny
 
 from satchel.base.errors import MemoryLimitError
 from satchel.engine import ledger
-from satchel.engine.budget import GROWTH_BYTES
+from satchel.engine.budget import GROWTH_BYTES, room_in
 from satchel.engine.cache_loss import Loss
 from satchel.engine.ledger import LEAST_CONTEXT, Ledger
 from satchel.files.checkpoint import Checkpoint, open_checkpoint
@@ -57,8 +57,10 @@ def test_layers_with_a_window_have_pages_for_it_alone(tmp_path: Path) -> None:
     assert groups[window] < groups[None]
 
 
-def fit(book: Ledger, memory: int, **asked: Any) -> tuple[ledger.Forecast, list[str]]:
-    """What becomes of it in so much memory."""
+def fit(book: Ledger, room: int, **asked: Any) -> tuple[ledger.Forecast, list[str]]:
+    """What becomes of it with so much memory, and what is left alone."""
+    memory = -(-100 * room // 97)
+    assert room_in(memory) == room
     said: list[str] = []
     given = asked.pop("context_is_given", False)
     wanted = book.forecast(**{"context": 2048, "parallel": 4, **asked})

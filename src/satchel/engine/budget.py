@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 GROWTH_BYTES = 10 << 20  # workers, their tables, machine code, requests: what comes after loading
 
 
+def room_in(memory: int) -> int:
+    """What a forecast may promise of so much memory: 3 % are left for what it does not know."""
+    return memory * 97 // 100
+
+
 class Budget:
     """What the models of a process take."""
 
@@ -58,7 +63,7 @@ class Account:
     def checked(self, found: Forecast, limit: int) -> Forecast:
         """Raises CrowdedError where the other models leave no room for this."""
         others = sum(self._budget.taken.values())
-        if found.total + others > limit:
+        if found.total + others > room_in(limit):
             raise CrowdedError(
                 f"the model needs {found}; other models take {size(others)}, and {size(limit)} "
                 "are allowed"

@@ -21,7 +21,7 @@ from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
 from satchel.compiler.packing import sizes_of
 from satchel.compiler.pipeline import fuse
 from satchel.compiler.weights import Matrix
-from satchel.engine.budget import GROWTH_BYTES
+from satchel.engine.budget import GROWTH_BYTES, room_in
 from satchel.engine.cache_loss import LIMIT, cache_loss
 from satchel.engine.pages import pages_for
 from satchel.files.checkpoint import Checkpoint
@@ -59,10 +59,10 @@ class Forecast:
 
     def check(self, memory: int) -> None:
         """Raises MemoryLimitError, with the numbers, for what takes more than `memory` bytes."""
-        if self.total > memory:
+        if self.total > room_in(memory):
             raise MemoryLimitError(
                 f"the model needs {self} for a context of {self.context} tokens, and "
-                f"{size(memory)} are allowed"
+                f"{size(memory)} are allowed, of which 3 % are left alone"
             )
 
     def __str__(self) -> str:
@@ -127,15 +127,15 @@ class Ledger:
 
         Raises MemoryLimitError, with the numbers, where nothing fits.
         """
-        found = asked
+        found, room = asked, room_in(memory)
         for parallel in range(asked.parallel - 1, 0, -1):
-            if found.total <= memory:
+            if found.total <= room:
                 break
             found = self._changed(found, parallel=parallel)
-        if found.total > memory and asked.cache_types == (F16, F16) and self._bears_smaller():
+        if found.total > room and asked.cache_types == (F16, F16) and self._bears_smaller():
             found = self._changed(found, cache_types=SMALLER)
-        if found.total > memory and not context_is_given:
-            found = self._shortened(found, memory)
+        if found.total > room and not context_is_given:
+            found = self._shortened(found, room)
         found.check(memory)
         for what, old, new in (
             ("sequences of full length have room at a time", asked.parallel, found.parallel),
@@ -160,14 +160,14 @@ class Ledger:
             context or found.context, parallel or found.parallel, cache_types or found.cache_types
         )
 
-    def _shortened(self, found: Forecast, memory: int) -> Forecast:
+    def _shortened(self, found: Forecast, room: int) -> Forecast:
         """With the longest context that fits, in whole pages; the least there is if none does."""
         low = min(found.context, LEAST_CONTEXT)
         best, high = self._changed(found, context=low), found.context
         while high - low >= PAGE:
             middle = low + (high - low) // 2 // PAGE * PAGE or low + PAGE
             tried = self._changed(found, context=max(middle, low + PAGE))
-            if tried.total <= memory:
+            if tried.total <= room:
                 best, low = tried, tried.context
             else:
                 high = tried.context - 1
