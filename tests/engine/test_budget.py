@@ -32,7 +32,7 @@ def test_what_others_take_is_counted_till_they_go() -> None:
         first.take(model, 500 * MB)
     assert budget.taken[model] >= 500 * MB + GROWTH_BYTES
     second = Account(budget)
-    with second.opened(limit), pytest.raises(CrowdedError, match="other models take .* allowed"):
+    with second.opened(limit), pytest.raises(CrowdedError, match=r"other models take .* allowed"):
         second.checked(takes(room_in(limit) - 400 * MB), limit)
     second.checked(takes(100 * MB), limit)
     del model
