@@ -8,9 +8,12 @@ from typing import Any
 import ollama
 import pytest
 from tests.serve.served import SAYS, Served, serving, wait_for
+from tests.text import templates
+from tests.text.tool_templates import HERMES, THINKING
 
 from satchel.base.errors import OptionError
 from satchel.serve.durations import parse_duration
+from satchel.serve.ollama_models import capabilities
 
 HELLO = [{"role": "user", "content": "Hello"}]
 GREEDY: dict[str, Any] = {"temperature": 0}
@@ -141,6 +144,16 @@ def test_models_that_are_here(real: Served) -> None:
     assert loaded.size > 100e6
     done = client.chat(str(model.model), HELLO, options={**GREEDY, "num_predict": 8})
     assert done.message.content == real.llm.chat(HELLO, temperature=0, max_tokens=8).text
+
+
+def test_what_a_model_can_do_by_its_template() -> None:
+    def can(template: str) -> tuple[str, ...]:
+        return capabilities(template, lambda _: False)
+
+    assert can(templates.SMOLLM2) == ("completion",)
+    assert can(HERMES) == ("completion", "tools")
+    assert can("{% broken") == can("") == ("completion",)
+    assert "thinking" in can(THINKING)
 
 
 def test_pull_takes_no_paths(shared: Served) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -25,11 +26,14 @@ from satchel.serve.pulls import Pull
 from satchel.serve.shapes import TEXT, TRUTH, FieldError, only, record
 from satchel.serve.state import server_of
 from satchel.serve.streams import lines
+from satchel.text import ChatTemplate
+from satchel.text.tool_template import ToolTemplate
 
 # older clients say "name"
 SHOW = record({"model": TEXT, "name": TEXT, "verbose": only(False), "system": only(""),
                "template": only(""), "options": only({})})  # fmt: skip
 PULL = record({"model": TEXT, "name": TEXT, "stream": TRUTH, "insecure": only(False)})
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
 async def tags(request: Request) -> JSONResponse:
@@ -132,9 +136,29 @@ def _show(reference: str) -> dict[str, Any]:
         "template": facts["template"],
         "details": facts["details"],
         "model_info": facts["info"],
-        "capabilities": ["completion"],
+        "capabilities": list(_capabilities(path, path.stat().st_mtime_ns)),
         "modified_at": facts["file"]["modified_at"],
     }
+
+
+@lru_cache(maxsize=64)
+def _capabilities(path: Path, _: int) -> tuple[str, ...]:
+    metadata = open_checkpoint(path).metadata
+    template = metadata.get_str("tokenizer.chat_template", "")
+    tokens = frozenset(metadata.get_array("tokenizer.ggml.tokens"))
+    return capabilities(template, lambda text: text in tokens)
+
+
+def capabilities(template: str, has_token: Callable[[str], bool]) -> tuple[str, ...]:
+    """What a model can do, in Ollama's words, by its chat template."""
+    found = ["completion"]
+    with suppress(SatchelError):  # a template that is broken offers nothing more
+        parsed = ToolTemplate(ChatTemplate(template, "", ""), has_token)
+        if parsed.thoughts:
+            found.append("thinking")
+        parsed.render([{"role": "user", "content": ""}], [TOOL])
+        found.append("tools")
+    return tuple(found)
 
 
 @lru_cache(maxsize=64)
