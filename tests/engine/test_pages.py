@@ -89,13 +89,13 @@ def test_kept_pages_are_idle_until_they_are_shared_or_dropped() -> None:
 def test_a_window_slides_over_the_pages(window: int) -> None:
     sequence = Sequence([pool_of(10, window)])
     sequence.tokens = [0] * 500
+    (pages,) = sequence.pages
     for n in range(1, 500):
         sequence.grow(n)
         sequence.advance(1)
         sequence.slide()
         sequence.check()
         seen = range(max(0, n - window + 1), n)
-        (pages,) = sequence.pages
         row = pages.row(8)
         assert [place for place, page in enumerate(row) if page >= 0] == sorted(
             {position // PAGE for position in seen}
