@@ -236,3 +236,21 @@ def test_rows_of_logits_may_be_longer_than_the_vocabulary() -> None:
     ones = allowed_ones(mask, n)
     assert len(mask) == -(-n // 32)
     assert not np.any(ones[tokenizer().vocab_size :])
+
+
+def test_what_is_not_needed_any_more_is_freed() -> None:
+    import gc
+    import weakref
+
+    from satchel.engine.guide import Guides
+
+    read = load_tokenizer(tiny.byte_level("gpt-2"))
+    grammar = read_grammar({"regex": "a+"})
+    assert grammar
+    guides = Guides(read, read.vocab_size)
+    guides.guide(grammar).allowed()
+    guides.close()
+    seen = weakref.ref(read)
+    del guides, read
+    gc.collect()
+    assert seen() is None
