@@ -385,7 +385,7 @@ class Soak:
         if not within(10, lambda: json.loads(wire.read(wire.send("/api/ps")))["models"] == []):
             self.fail("the model is not unloaded")
         wire.connection.close()
-        time.sleep(1)  # connections of clients that left are closed
+        time.sleep(3)  # the model is freed, connections of clients that left are closed
         return self.server.held()
 
     def metric(self, name: str) -> float:
