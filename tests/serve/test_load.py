@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from bench.load import main, percentile, prompts
+from bench.load import main, percentile, prompts, table
 from tests.serve.served import Served, serving
 from tests.test_api import make, says
 
@@ -51,3 +51,20 @@ def test_no_two_prompts_begin_alike() -> None:
 def test_percentiles() -> None:
     values = [float(n) for n in range(1, 101)]
     assert (percentile(values, 50), percentile(values, 99), percentile([], 50)) == (51, 100, None)
+
+
+def test_a_table_of_medians(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    urls = f"--url {served.url} --url {served.url.replace('127.0.0.1', 'localhost')}"
+    words = f"{urls} --rounds 2 --clients 1 --requests 2 --max-tokens 4 --prompt-words 3 --table"
+    assert main(words.split()) == 0
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [line["round"] for line in lines] == [0, 0, 1, 1]
+    assert printed.err.strip() == table(lines)
+    for line in lines:
+        line["tokens_per_s"] = 10.0 + line["round"]
+    lines[0]["ttft_ms_p50"] = lines[2]["ttft_ms_p50"] = None
+    head, _, one, other = table(lines).splitlines()
+    assert head.startswith("| clients | server | requests_per_s | tokens_per_s |")
+    assert one.split(" | ")[3:5] == ["10.5", "-"]
+    assert other.split(" | ")[3] == "10.5"
