@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.engine.asks import Ask, run
 from tests.engine.fake import FakeModel
 
+import satchel
 from satchel.engine.engine import Engine
 from satchel.engine.request import Scoring
+from satchel.measure.accuracy import sample_text
 from satchel.runtime.batch import PAGE
 
 WINDOWS = ((None,), (None, 100), (30, None), (70,), (1, 200))
@@ -288,3 +291,33 @@ class Sharing(RuleBasedStateMachine):
 
 Sharing.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestSharing = pytest.mark.slow(Sharing.TestCase)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_real_models_cannot_tell(name: str, request: pytest.FixtureRequest) -> None:
+    """Prompts longer than Gemma's window, which part in the middle of pages, one after another and
+    at once.
+    """
+    path = request.getfixturevalue(name)
+    options: dict[str, Any] = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    with satchel.load(path, threads=2, context=1024, prefix_cache=False) as llm:
+        text = llm.tokenize(sample_text()[:9000])
+        prompts = [
+            text[:600],
+            [*text[:550], *text[600:650]],
+            text[:620],
+            [*text[:70], *text[80:99]],
+        ]
+        alone = [llm.generate(prompt, **options) for prompt in prompts]
+        assert [answer.stats.cached_tokens for answer in alone] == [0] * 4
+    with satchel.load(path, threads=2, context=1024) as llm:
+        first = [llm.generate(prompt, **options) for prompt in prompts]
+        streams = [llm.stream(prompt, **options) for prompt in prompts for _ in range(2)]
+        then = [stream.result() for stream in streams]
+    assert [answer.tokens for answer in first] == [answer.tokens for answer in alone]
+    assert [a.tokens for a in then] == [a.tokens for a in alone for _ in range(2)]
+    cached = [answer.stats.cached_tokens for answer in first]
+    assert cached[:2] == [0, 550]
+    assert cached[2] >= 600  # an answer may say what comes in the text
+    assert all(a.stats.cached_tokens == a.stats.prompt_tokens - 1 for a in then)
