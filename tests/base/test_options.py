@@ -73,14 +73,14 @@ def test_switches() -> None:
 
 @pytest.mark.parametrize(
     ("text", "n"),
-    [("0", 0), ("1000", 1000), ("2k", 2048), ("512MiB", 512 << 20), ("20G", 20 << 30)],
+    [("0", 0), ("1000", 1000), ("2k", 2048), ("512MiB", 512 << 20), ("1.5G", 3 << 29)],
 )
 def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, n: int) -> None:
     monkeypatch.setenv("SATCHEL_PACKED_LIMIT", text)
     assert options().packed_limit == n
 
 
-@pytest.mark.parametrize("text", ["-1", "1.5G", "G", "many", "B"])
+@pytest.mark.parametrize("text", ["-1", "1.G", "1e3", "G", "many", "B"])
 def test_what_is_no_size(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("SATCHEL_PACKED_LIMIT", text)
     with pytest.raises(OptionError, match=r"SATCHEL_PACKED_LIMIT=.* is no number of bytes"):
