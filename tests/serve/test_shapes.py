@@ -62,7 +62,8 @@ def test_the_check_is_json_schemas(value: Any, shape: Shape) -> None:
     assert fits == jsonschema.Draft202012Validator(shape).is_valid(value)
 
 
-@given(JSON, SHAPES)
+# where anything may be, null is a value
+@given(JSON, SHAPES.filter(lambda shape: str(ANYTHING) not in str(shape)))
 def test_nulls_in_fields_are_left_out(value: Any, shape: Shape) -> None:
     def has_null(found: Any) -> bool:
         if isinstance(found, dict):
