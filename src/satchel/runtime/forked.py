@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -28,13 +29,19 @@ def map_forked(tasks: Sequence[Callable[[], bytes]], n_workers: int) -> list[byt
     os.close(queue)
     results: dict[int, _Result] = {}
     died = 0
-    for pid, pipe in children:
-        with os.fdopen(pipe, "rb") as stream:
-            raw = stream.read()
-        _, status = os.waitpid(pid, 0)
-        if status == 0:
-            results.update(pickle.loads(raw))
-        died = died or status
+    left = dict(children)
+    try:
+        for pid, pipe in children:
+            with os.fdopen(pipe, "rb", closefd=False) as stream:
+                raw = stream.read()
+            status = _end(pid, left.pop(pid))
+            if status == 0:
+                results.update(pickle.loads(raw))
+            died = died or status
+    finally:  # after Ctrl-C there may be some that no one waits for
+        for pid, pipe in left.items():
+            os.kill(pid, signal.SIGKILL)
+            _end(pid, pipe)
     if died:
         raise KernelError(f"a process that compiles kernels died (status {died}); see its message")
     return [_unwrap(results[i]) for i in range(len(tasks))]
@@ -53,11 +60,18 @@ def _start(tasks: Sequence[Callable[[], bytes]], queue: int) -> tuple[int, int]:
     return pid, receive
 
 
+def _end(pid: int, pipe: int) -> int:
+    """Waits for a child; its status."""
+    os.close(pipe)
+    return os.waitpid(pid, 0)[1]
+
+
 def _work(tasks: Sequence[Callable[[], bytes]], queue: int, send: int) -> NoReturn:
     """The child: do tasks until none is left, hand over, and end at once."""
     import pickle
     import traceback
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us
     status = 1
     try:
         results: dict[int, _Result] = {}
@@ -67,8 +81,11 @@ def _work(tasks: Sequence[Callable[[], bytes]], queue: int, send: int) -> NoRetu
                 results[index] = tasks[index]()
             except SatchelError as error:
                 results[index] = error
-        with os.fdopen(send, "wb") as stream:
-            stream.write(pickle.dumps(results))
+        try:
+            with os.fdopen(send, "wb") as stream:
+                stream.write(pickle.dumps(results))
+        except BrokenPipeError:
+            os._exit(status)  # the parent has gone
         status = 0
     finally:
         if status:
