@@ -10,11 +10,13 @@ from tests.test_api import Slow, make, says
 def scrape(served: Served) -> dict[str, float]:
     answer = served.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    return {
-        sample.name.removeprefix("llamacpp:"): sample.value
+    samples = [
+        (sample.name.removeprefix("llamacpp:"), sample.value)
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
-    }
+    ]
+    assert len(dict(samples)) == len(samples)  # Prometheus refuses what comes twice
+    return dict(samples)
 
 
 def test_names_are_those_of_llama_cpp(served: Served) -> None:
@@ -24,7 +26,7 @@ def test_names_are_those_of_llama_cpp(served: Served) -> None:
         "n_tokens_max",
         "n_busy_slots_per_decode", "prompt_tokens_seconds", "predicted_tokens_seconds",
         "requests_processing", "requests_deferred", "kv_cache_usage_ratio",
-        "kv_pages_in_use", "kv_pages_kept",  # these are ours
+        "kv_pages_in_use", "kv_pages_kept", "kv_pages_written", "kv_pages_read",  # these are ours
         "memory_weights_bytes", "memory_activations_bytes", "memory_kv_bytes",
         "memory_kv_taken_bytes", "memory_process_bytes", "memory_given_back_bytes_total",
         "memory_refused_total",

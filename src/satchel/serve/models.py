@@ -35,7 +35,6 @@ class Loaded:
     llm: LLM
     sessions: Sessions
     keep_alive_s: float | None
-    load_s: float  # what loading took
     n_users: int = 0
     timer: asyncio.TimerHandle | None = None
     used_s: float = field(default_factory=time.monotonic)
@@ -176,10 +175,10 @@ class Models:
         finally:
             self._admitted.discard(name)
             del self._loading[name]
-        seconds = time.monotonic() - begun
-        self._journal.write("loaded", model=name, ms=round(1000 * seconds))
+        ms = round(1000 * (time.monotonic() - begun))
+        self._journal.write("loaded", model=name, ms=ms)
         sessions = Sessions(llm, most=8)
-        loaded = Loaded(name, llm, sessions, self._settings.keep_alive_s, seconds)
+        loaded = Loaded(name, llm, sessions, self._settings.keep_alive_s)
         self.loaded[name] = loaded
         if not self._awaited[name]:  # they have all gone
             self._wait_for_users(loaded)
