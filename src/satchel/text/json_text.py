@@ -26,9 +26,8 @@ class JsonText:
     def __init__(self) -> None:
         self.key = ""
         self._closers: list[str] = []
-        self._expects = (
-            "value"  # or item, key, member, colon, comma; a value or a closer, and so on
-        )
+        # or item, key, member, colon, comma: an item is a value or a closer, a member a key or one
+        self._expects = "value"
         self._token: list[str] = []  # of the string or the scalar in the making
         self._is_key = False
         self._is_escaped = False
