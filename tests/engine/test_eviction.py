@@ -75,7 +75,7 @@ def test_what_stays(eviction: Eviction) -> None:
         assert mass[older].min() > mass[left].max()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(EVICTIONS),
     st.lists(st.tuples(st.integers(1, 400), st.integers(1, 250)), min_size=1, max_size=4),

@@ -30,7 +30,7 @@ def expected(prompt: list[int], n: int) -> list[int]:
     return history[len(prompt) :]
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(PROMPTS, st.integers(1, 40), st.integers(1, 100))
 def test_alone_in_chunks_of_any_size(prompt: list[int], max_batch: int, n: int) -> None:
     engine = Engine(FakeModel(max_batch=max_batch))
@@ -42,7 +42,7 @@ def test_alone_in_chunks_of_any_size(prompt: list[int], max_batch: int, n: int) 
     assert engine.usage().pages_in_use == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(PROMPTS, min_size=2, max_size=7), st.integers(1, 50), st.integers(4, 16))
 def test_beside_others_as_alone(prompts: list[list[int]], max_batch: int, n_pages: int) -> None:
     alone: list[list[int]] = []
