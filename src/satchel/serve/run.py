@@ -165,7 +165,7 @@ def keep_one_heap() -> None:
     """Has glibc's malloc share one heap among all threads.
 
     Of its own, each thread gets one, and what they free lies scattered: after minutes of many
-    clients the process had grown by a third, of free memory that none got (docs/facts.md).
+    clients the process had grown by a third, of free memory that none got (docs/facts-server.md).
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
