@@ -80,7 +80,8 @@ def ranks(x: Floats, n: int, k: int, room: int, target: str) -> NDArray[np.int32
     greatest = np.zeros((len(x) + 1, k), np.float32)
     wide = (len(x), room + LANES)
     args: dict[str, Arg] = {
-        "ids": ids, "greatest": greatest, "places": np.zeros(wide, np.int32), "values": np.zeros(wide, np.float32),
+        "ids": ids, "greatest": greatest,
+        "places": np.zeros(wide, np.int32), "values": np.zeros(wide, np.float32),
         "x": x, "maxima": maxima, "n": n, "x_stride": x.shape[1], "n_strips": maxima.shape[1],
     }  # fmt: skip
     call(ranked, target, len(x), args, strip=STRIP, k=k, room=room)

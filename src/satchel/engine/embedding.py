@@ -52,10 +52,10 @@ class Embedding(Request):
         return self.n_read
 
     def read_states(self, rows: Rows) -> None:
-        if self.total is None:
-            self.total = np.zeros(rows.shape[1], np.float64)
+        total = np.zeros(rows.shape[1], np.float64) if self.total is None else self.total
         for row in rows:  # one by one: the sum must not depend on how a text is cut into steps
-            self.total += row
+            np.add(total, row, out=total)
+        self.total = total
         self.n_read += len(rows)
 
     def read(self, logits: Logits, rows: slice) -> list[int]:  # noqa: ARG002
