@@ -52,10 +52,11 @@ class Embedding(Request):
         return self.n_read
 
     def read_states(self, rows: Rows) -> None:
-        total = np.zeros(rows.shape[1], np.float64) if self.total is None else self.total
-        for row in rows:  # one by one: the sum must not depend on how a text is cut into steps
-            np.add(total, row, out=total)
-        self.total = total
+        wide = rows.astype(np.float64)
+        if self.total is None:
+            self.total = np.zeros_like(wide[0])
+        for row in wide:  # one by one: the sum must not depend on how a text is cut into steps
+            self.total += row
         self.n_read += len(rows)
 
     def read(self, logits: Logits, rows: slice) -> list[int]:  # noqa: ARG002
