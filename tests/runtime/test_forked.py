@@ -15,6 +15,8 @@ INTERRUPTED = """
 import os, signal, threading, time
 from satchel.runtime.forked import map_forked
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+
 def slow():
     time.sleep(60)
     return b""
