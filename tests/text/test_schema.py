@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.engine.schemas import Schema, schemas
 from tests.text.test_gbnf import vocabulary
@@ -145,6 +145,9 @@ BOUNDS = st.one_of(
         st.sampled_from(["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"]), BOUNDS
     ),
 )
+@example("number", {"exclusiveMinimum": -7462.5, "exclusiveMaximum": -7462.0})
+@example("number", {"minimum": -5.5, "exclusiveMaximum": -5})
+@example("number", {"exclusiveMinimum": 5, "exclusiveMaximum": 5.5})
 def test_no_number_passes_its_bounds(kind: str, bounds: dict[str, Any]) -> None:
     schema = {"type": kind, **bounds}
     if refusal(schema):

@@ -155,8 +155,8 @@ def _draw_in(part: dict[str, Any], place: str) -> None:
                     raise OptionError(f"json_schema: {keyword!r} at {place} is too large")
                 part[keyword] = int(bound) if bound == int(bound) else float(bound)
         bound = part.get(outside)
-        if not is_whole and isinstance(bound, int) and (up or bound == 0):
-            # llguidance allows 3 itself between 3 and 3.5, and -0 between -1 and 0
+        if not is_whole and isinstance(bound, int) and (up or bound <= 0):
+            # llguidance allows 3 itself between 3 and 3.5, -3 between -3.5 and -3, -0 below 0
             closed = float(_inner(Decimal(bound), up, strictly=True))
             part[inside] = (max if up else min)(closed, part.get(inside, closed))
             del part[outside]
