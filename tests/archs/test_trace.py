@@ -114,6 +114,7 @@ _VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(tiny.MODELS)),
     st.dictionaries(st.integers(0, 99), _VALUES, min_size=1, max_size=3),

@@ -68,6 +68,7 @@ def test_bench(model: str, call: Call) -> None:
     assert call("bench", model, "-p", "0", "-n", "0").code == 2
 
 
+@pytest.mark.slow
 def test_explain(model: str, call: Call) -> None:
     done = call("explain", model, "--layer", "1")
     assert done.code == 0

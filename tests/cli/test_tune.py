@@ -54,6 +54,7 @@ def test_tune(model: str, call: Call) -> None:
     assert call("tune", model, "--clear").code == 2
 
 
+@pytest.mark.slow
 def test_without_a_model(
     model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -63,6 +64,7 @@ def test_without_a_model(
     assert not list((tmp_path / "cache" / "packed").glob("*.weights"))
 
 
+@pytest.mark.slow
 def test_a_cache_that_can_not_be_written(model: str, call: Call, tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "tuned").write_text("no folder")
@@ -72,6 +74,7 @@ def test_a_cache_that_can_not_be_written(model: str, call: Call, tmp_path: Path)
     assert json.loads(done.out)["kept"] is None
 
 
+@pytest.mark.slow
 def test_what_was_measured_beside_others_is_not_kept(
     model: str, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -110,6 +113,7 @@ def test_the_first_bench_tunes(
     assert json.loads(path.read_text())["threads"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "meanwhile"), [(1.5, False), (0.0, True)])
 def test_a_busy_machine_is_not_tuned_by_the_way(
     before: float,

@@ -58,6 +58,7 @@ def test_layers_that_are_not_there(checkpoint: Checkpoint) -> None:
             list(explain(checkpoint, layer))
 
 
+@pytest.mark.slow
 def test_steps_that_are_too_large(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """An error, and a model that goes on."""
     table = np.zeros((1, 1), np.int32)

@@ -39,6 +39,7 @@ def test_a_vocabulary_shorter_than_a_strip(case: str, tmp_path: Path) -> None:
         check(model, tiny.tokens(case))
 
 
+@pytest.mark.slow
 def test_several_strips(tmp_path: Path) -> None:
     file = open_checkpoint(write_wider(tmp_path / "m.gguf"))
     with load_model(file, context=64, threads=2, cache=tmp_path) as model:

@@ -50,6 +50,7 @@ def test_a_model_goes_on_with_what_stays(
         assert np.abs(got - want).max() < 4e-3 * np.abs(want).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_what_does_not_move_keeps_its_bits(tmp_path: Path, threads: int) -> None:
     """All layers, and both groups of one with windows: only to other pages, and back again."""

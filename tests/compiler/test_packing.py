@@ -238,6 +238,7 @@ print(len(makes))
 """
 
 
+@pytest.mark.slow
 def test_racing_processes_make_it_once(model: Checkpoint, tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     environment = child_environment({"PYTHONPATH": os.pathsep.join([root, *sys.path])})

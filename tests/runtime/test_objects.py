@@ -139,6 +139,7 @@ for i in range(200):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_race(tmp_path: Path) -> None:
     racers = [
         subprocess.Popen(

@@ -90,6 +90,7 @@ TEXT = st.text(max_size=20)
 TURN = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": TEXT})
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(sorted(TEMPLATES)),
     messages=st.lists(TURN, min_size=1, max_size=5),
@@ -197,6 +198,7 @@ REFUSED = r"takes|makes|computes|asks|unsafe|no numbers|fails: Range too big"
 LOOP = "{% for i in range(100000) %}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
