@@ -234,3 +234,10 @@ def test_damage_is_refused_or_harmless(data: st.DataObject) -> None:
             image.put(bytearray(image.n_bytes), 1 << 40)
     except CanNotLoadError as error:
         assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_an_offset_beyond_all_memory_is_refused() -> None:
+    raw = bytearray(RAW)
+    raw[40:48] = (2**63 + 64).to_bytes(8, "little")  # where the sections' headers lie
+    with pytest.raises(CanNotLoadError, match="damaged"):
+        Image([bytes(raw)])

@@ -91,7 +91,7 @@ class Image:
     def __init__(self, objects: Sequence[bytes]) -> None:
         try:
             self._objects = [_read(raw) for raw in objects]
-        except (struct.error, IndexError, ValueError) as error:
+        except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise CanNotLoadError(f"a damaged object: {error}") from error
         self.n_code_bytes = self._arrange(0, code=True)
         self.n_bytes = max(self._arrange(self.n_code_bytes, code=False), mmap.PAGESIZE)
@@ -114,7 +114,7 @@ class Image:
                     memory[section.place : section.place + section.size] = raw
         try:
             return [_bind(source, memory, base) for source in self._objects]
-        except (struct.error, IndexError, ValueError) as error:
+        except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise CanNotLoadError(f"a damaged object: {error}") from error
 
 
