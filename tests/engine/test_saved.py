@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.engine.asks import Ask, run
 from tests.engine.fake import FakeModel
-from tests.engine.test_prefix import WINDOWS, cached, computed, expected
+from tests.engine.test_prefix import WINDOWS, ask, cached, computed, expected
 
 from satchel.engine.engine import Engine
 from satchel.engine.terms import Terms
@@ -30,16 +30,6 @@ def engine_on(
     engine.scheduler.pace.note = lambda *_: None  # type: ignore[method-assign]
     engine.upkeep.least_pages = 1
     return engine
-
-
-def ask(engine: Engine, prompt: Sequence[int], n: int = 4) -> int:
-    """Has a prompt answered, checks the answer, and says how many of its tokens were cached."""
-    request = Ask(engine, prompt, n)
-    engine.submit(request)
-    run(engine)
-    windows = [group.window for group in engine.model.groups]
-    assert request.answer == expected(prompt, n, windows)
-    return cached(request)
 
 
 def rest(engine: Engine) -> None:
@@ -314,9 +304,9 @@ class Restarts(RuleBasedStateMachine):
 
     @invariant()
     def answers_are_right(self) -> None:
-        for ask in [ask for ask in self.asks if ask.deltas and ask.deltas[-1].is_last]:
-            self.asks.remove(ask)
-            assert ask.answer == expected(list(ask.prompt), ask.max_tokens, self.windows)
+        for one in [one for one in self.asks if one.deltas and one.deltas[-1].is_last]:
+            self.asks.remove(one)
+            assert one.answer == expected(list(one.prompt), one.max_tokens, self.windows)
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
