@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -184,6 +186,20 @@ G = "tokenizer.ggml."
 def test_damaged_descriptions(change: dict[str, Any], error: type[SatchelError], says: str) -> None:
     with pytest.raises(error, match=says):
         load_tokenizer({**TINY["gpt-2"], **change})
+
+
+@pytest.mark.parametrize("name", ["smollm", "spm"])
+def test_it_goes_with_its_last_user(name: str) -> None:
+    """Without a collection of cycles: the memory of a large vocabulary is wanted back at once."""
+    gc.disable()
+    try:
+        tokenizer = load_tokenizer(TINY[name])
+        tokenizer.encode("words that are remembered")
+        coder = weakref.ref(tokenizer._coder)  # pyright: ignore[reportPrivateUsage]
+        del tokenizer
+        assert coder() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_missing() -> None:

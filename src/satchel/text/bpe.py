@@ -7,8 +7,10 @@ the others for what follows U+0100.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from types import MethodType
 from typing import Any
+from weakref import proxy
 
 from satchel.base.errors import FileFormatError
 from satchel.text.merge import merge
@@ -36,7 +38,7 @@ class ByteLevel:
         self._ranks = dict(zip(merges, range(len(merges)), strict=True))
         if len(self._ranks) != len(merges):  # of a pair listed twice, the first counts
             self._ranks = dict(zip(reversed(merges), range(len(merges) - 1, -1, -1), strict=True))
-        self._known_word = lru_cache(CACHED_WORDS)(self._encode_word)
+        self._known_word = known_word(self._encode_word)
 
     @cached_property
     def _cut(self) -> Callable[[str], list[str]]:
@@ -79,6 +81,14 @@ class ByteLevel:
 
     def _rank(self, left: str, right: str) -> int | None:
         return self._ranks.get(f"{left} {right}")
+
+
+def known_word(encode_word: MethodType) -> Callable[[str], tuple[int, ...]]:
+    """A coder's method, with a memory for the words of late. It does not hold the coder: that may
+    take 50 MB, which go when their last user goes.
+    """
+    coder = proxy(encode_word.__self__)
+    return lru_cache(CACHED_WORDS)(partial(encode_word.__func__, coder))
 
 
 def special_piece(text: str, kind: int) -> bytes:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from satchel.base.errors import FileFormatError, TextError
-from satchel.text.bpe import CACHED_LENGTH, CACHED_WORDS, special_piece
+from satchel.text.bpe import CACHED_LENGTH, known_word, special_piece
 from satchel.text.merge import merge
 from satchel.text.vocabulary import Kind, Vocabulary, read_list
 
@@ -33,7 +33,7 @@ class SentencePiece:
                 f"the file lists {len(vocabulary.texts)} tokens but {len(self._scores)} scores;"
                 " it is damaged"
             )
-        self._known_word = lru_cache(CACHED_WORDS)(self._encode_word)
+        self._known_word = known_word(self._encode_word)
 
     @cached_property
     def _word_start(self) -> re.Pattern[str]:
