@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import proxy
 
 from satchel.base.errors import SatchelError
 from satchel.engine.eviction import Eviction, check_eviction
 from satchel.engine.pages import PagePool
 from satchel.engine.prefix import PrefixTree
-from satchel.engine.relief import Relief, Room
+from satchel.engine.relief import Relief
 from satchel.engine.request import Delta, Request
 from satchel.engine.rows import Logits
 from satchel.engine.saved import Saved
@@ -110,7 +111,7 @@ class Engine:
         self.scheduler = Scheduler(model, self.tree, self.saved, eviction)
         self.eviction = eviction
         self.upkeep = Upkeep(self.saved, self.tree, self.scheduler.pace)
-        self.relief = Relief(Room(self._idle_pages, self.spill_idle, self.give_back))
+        self.relief = Relief(proxy(self))  # no cycle: memory is free once the last user goes
         self.submitted: deque[Request] = deque()
         self.jobs: deque[Callable[[], None]] = deque()  # to be done between steps; none raises
         self.n_steps = 0
@@ -216,7 +217,8 @@ class Engine:
                     break
         return sum(pool.n_free for pool in self.pools) - before
 
-    def _idle_pages(self) -> int:
+    def idle_pages(self) -> int:
+        """How many pages no request uses."""
         return sum(pool.n_idle for pool in self.pools)
 
     def give_back(self) -> int:

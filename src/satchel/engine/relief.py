@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 
 from satchel.base import log
 from satchel.base.errors import MemoryLimitError
@@ -27,13 +27,20 @@ RESERVE_BYTES = 64 << 20  # to be left for others
 HALF, ALL, REFUSE = 1, 2, 3
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(Protocol):
     """What an engine can do. Used by its thread, between two steps."""
 
-    idle: Callable[[], int]  # how many pages no request uses
-    drop: Callable[[int], int]  # frees so many of them, the coldest first
-    give_back: Callable[[], int]  # free pages' memory to the system; bytes
+    def idle_pages(self) -> int:
+        """How many pages no request uses."""
+        ...
+
+    def spill_idle(self, n_pages: int) -> int:
+        """Frees so many of them, the coldest first."""
+        ...
+
+    def give_back(self) -> int:
+        """Gives free pages' memory to the system; bytes."""
+        ...
 
 
 class Relief:
@@ -68,10 +75,10 @@ class Relief:
         if not self.is_short(now_s) or not self._may_act:
             return
         self._may_act = False
-        before, idle = self.stage, self._room.idle()
+        before, idle = self.stage, self._room.idle_pages()
         self.stage = min(self.stage + 1, REFUSE) if idle else REFUSE
         if idle:
-            self._room.drop(-(-idle // 2) if self.stage == HALF else idle)
+            self._room.spill_idle(-(-idle // 2) if self.stage == HALF else idle)
         n_bytes = self._room.give_back()
         self.n_given_back += n_bytes
         if before != self.stage:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
+from weakref import proxy
 
 from satchel.base.errors import (
     ContextLengthError,
@@ -97,10 +98,11 @@ class Speaker:
     def chats(self) -> Chats:
         """What makes prompts of conversations. Raises TemplateError."""
         tokenizer = self.tokenizer
+        me = proxy(self)  # no cycle: memory is free once the last user goes
         template = ToolTemplate(
             self.chat_template, lambda text: tokenizer.special(text) is not None
         )
-        return Chats(template, tokenizer, self.tokens)
+        return Chats(template, tokenizer, lambda text: me.tokens(text))
 
     def chat_prompt(
         self, messages: Sequence[Message], options: Mapping[str, Any]
