@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -439,23 +437,6 @@ def test_contexts_that_cannot_be(asked: Any, message: str) -> None:
 def test_options_of_load_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(errors.OptionError, match="is not a whole number of 1 or more"):
         satchel.load("nowhere.gguf", **options)
-
-
-def test_a_model_goes_with_its_last_user() -> None:
-    """Without a collection of cycles: its memory is wanted back at once."""
-    gc.disable()
-    try:
-        with make(says("x")) as llm:
-            llm.generate("Say:")
-            with llm.session() as session:
-                session.send("Hello")
-            llm.chat([{"role": "user", "content": "Hello"}])
-            llm.embed("a text")
-            model = weakref.ref(llm._speaker.model)
-        del llm, session
-        assert model() is None
-    finally:
-        gc.enable()
 
 
 def test_importing_is_cheap() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from tests.engine.fake import FakeModel
 from tests.test_api import make, says
 
@@ -32,3 +35,20 @@ def test_what_is_taken_grows_and_is_given_back() -> None:
         assert len(model.discarded) == taken // page_bytes
         engine.scheduler.check()
         assert llm.generate("a" * 3 * PAGE, max_tokens=1, temperature=0).tokens == first
+
+
+def test_a_model_goes_with_its_last_user() -> None:
+    """Without a collection of cycles: its memory is wanted back at once."""
+    gc.disable()
+    try:
+        with make(says("x")) as llm:
+            llm.generate("Say:")
+            with llm.session() as session:
+                session.send("Hello")
+            llm.chat([{"role": "user", "content": "Hello"}])
+            llm.embed("a text")
+            model = weakref.ref(llm._speaker.model)
+        del llm, session
+        assert model() is None
+    finally:
+        gc.enable()
