@@ -8,22 +8,26 @@ import json
 import sys
 from typing import Any
 
-from satchel.base.dtypes import f16, f32, i32
+from satchel.base.dtypes import f16, f32, i8, i32
 from satchel.lang.kernel import kernel
-from satchel.lang.ops import cast, dot4, muladd, splat_bytes
+from satchel.lang.ops import cast, dot4, dot4_signed, muladd, splat_bytes
 from satchel.lang.target import TARGETS
 from satchel.lang.trace import In, Out, acc, loop, size
 
 
 @kernel
-def dot(lo: size, hi: size, y: Out.i32, w: In.u8, x: In.i8, n: size, *, top: int):
-    """16 rows times one vector: 64 bytes of w and 4 of x at a time."""
+def dot(lo: size, hi: size, y: Out.i32, w: In.u8, x: In.i8, n: size, *, top: int | None):
+    """16 rows times one vector: 64 bytes of w and 4 of x at a time; top None: signed ones."""
     for tile in loop(lo, hi):
         total = acc(i32)
         rows = w.past(tile * (n * 16))
         for k in loop(n // 4):
             codes = splat_bytes(x.past(k * 4, i32).load(), 16)
-            total.value = dot4(total.value, rows.load(k * 64, 64), codes, top=top)
+            line = rows.load(k * 64, 64)
+            if top is None:
+                total.value = dot4_signed(total.value, line.bits(i8), codes)
+            else:
+                total.value = dot4(total.value, line, codes, top=top)
         y.store(total.value, tile * 16)
 
 
@@ -35,9 +39,10 @@ def halfs(lo: size, hi: size, y: Out.f16, x: In.f16, by: In.f32):
         y.store(cast(muladd(wide, by.load(0, 16), wide), f16), i * 16)
 
 
-KERNELS: dict[str, tuple[Any, dict[str, int]]] = {
+KERNELS: dict[str, tuple[Any, dict[str, int | None]]] = {
     "dot": (dot, {"top": 255}),
     "dot7": (dot, {"top": 127}),
+    "dot_signed": (dot, {"top": None}),
     "halfs": (halfs, {}),
 }
 

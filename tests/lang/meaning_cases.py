@@ -332,18 +332,15 @@ def f32_in(low: float, high: float, n: int) -> Array:
     return np.linspace(low, high, n).astype(np.float32)
 
 
-def dot4_rows(n: int, top: int) -> tuple[Array, Array, Array]:
-    """Sums, and quads of bytes: products of extremes in all four places, mixed, and at RANDOM."""
-    a = [x for x in (0, 1, top // 2, top // 2 + 1, top - 1, top) if x <= top]
-    alike = np.array(list(itertools.product(a, (-128, -127, -1, 0, 1, 127))))
+def dot4_rows(n: int, a: list[int], b: list[int]) -> tuple[Array, Array, Array]:
+    """Sums, and quads of bytes from the least to the greatest of a and b: products of these and
+    those between in all four places, mixed, and at RANDOM.
+    """
+    alike = np.array(list(itertools.product(a, b)))
     quads = np.repeat(alike[:, None], 4, axis=1)
     count = 1024
-    mixed = np.stack(
-        [RANDOM.choice(a, (count, 4)), RANDOM.choice([-128, -127, -1, 0, 1, 127], (count, 4))], -1
-    )
-    wild = np.stack(
-        [RANDOM.integers(0, top + 1, (count, 4)), RANDOM.integers(-128, 128, (count, 4))], -1
-    )
+    mixed = np.stack([RANDOM.choice(a, (count, 4)), RANDOM.choice(b, (count, 4))], -1)
+    wild = np.stack([RANDOM.integers(min(x), max(x) + 1, (count, 4)) for x in (a, b)], -1)
     both = np.concatenate([quads, mixed, wild])
     both = both[: both.shape[0] // n * n]
     sums = np.resize(edges(i32), both.shape[0])
@@ -385,7 +382,12 @@ def op_cases() -> Iterator[Case]:
             types = (Type(i32, n), Type(u8, 4 * n), Type(i8, 4 * n))
             attrs = {"top": top} if top < 255 else {}
             body = lambda s, a, b, attrs=attrs: OPS["dot4"](s, a, b, **attrs)  # noqa: E731
-            yield Case(f"dot4 x{n} top {top}", types, body, dot4_rows(n, top), OPS["dot4"])
+            codes = [0, 1, top // 2, top // 2 + 1, top - 1, top]
+            rows = dot4_rows(n, codes, [-128, -127, -1, 0, 1, 127])
+            yield Case(f"dot4 x{n} top {top}", types, body, rows, OPS["dot4"])
+        types = (Type(i32, n), Type(i8, 4 * n), Type(i8, 4 * n))
+        rows = dot4_rows(n, [-128, -127, -1, 0, 1, 126, 127], [-127, -126, -1, 0, 1, 127])
+        yield Case(f"dot4_signed x{n}", types, OPS["dot4_signed"], rows, OPS["dot4_signed"])
         for t in FLOATS:
             three = (*pairs(t), np.resize(spread(t, 333), pairs(t)[0].size))
             yield Case(f"muladd {t}x{n}", (Type(t, n),) * 3, OPS["muladd"], three, OPS["muladd"], 1)

@@ -58,6 +58,16 @@ DOT7 = {
     "x86-avx2": {"vpmaddubsw": 2, "vpmaddwd": 2},
     "arm-dotprod": {"sdot": 4},
 }
+DOT_SIGNED = {
+    **DOT7,
+    "x86-base": {"pmullw": 8, "pmaddubsw": 0},
+    "x86-sse4.1": {"pabsb": 4, "psignb": 4, "pmaddubsw": 4, "pmaddwd": 4},
+    "x86-avx2": {"vpabsb": 2, "vpsignb": 2, "vpmaddubsw": 2, "vpmaddwd": 2},
+    "x86-avxvnni": {"vpmaddubsw": 2, "vpdpbusd": 0},  # codes are stored unsigned there
+    "x86-avx512vnni": {"vpmaddubsw": 2, "vpdpbusd": 0},
+    "arm-i8mm": {"sdot": 4, "usdot": 0},
+    "riscv-v": {"vwmul.vv": 1},
+}
 HALFS = {
     "x86-base": {"mulps": 8, "addps": 8},
     "x86-sse4.1": {"mulps": 8, "addps": 8},
@@ -73,7 +83,10 @@ HALFS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("kernel", "wanted"), [("dot", DOT), ("dot7", DOT7), ("halfs", HALFS)])
+@pytest.mark.parametrize(
+    ("kernel", "wanted"),
+    [("dot", DOT), ("dot7", DOT7), ("dot_signed", DOT_SIGNED), ("halfs", HALFS)],
+)
 def test_instructions(kernel: str, wanted: dict[str, dict[str, int]], target: str) -> None:
     found = mnemonics(assembly()[target][kernel])
     assert {name: found[name] for name in wanted[target]} == wanted[target]

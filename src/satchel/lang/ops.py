@@ -122,6 +122,19 @@ def dot4(s: V, a: V, b: V, *, top: int = 255) -> V:  # noqa: ARG001  (rules look
     """s[i] + a[4i]*b[4i] + ... + a[4i+3]*b[4i+3], exact: i32 from u8 (none above `top`) and i8."""
     if (a.dtype, b.dtype) != (u8, i8):
         raise KernelError(f"takes u8 and i8, not {a.dtype} and {b.dtype}")
+    return _add_products(s, a, b)
+
+
+@op
+def dot4_signed(s: V, a: V, b: V) -> V:
+    """s[i] + a[4i]*b[4i] + ... + a[4i+3]*b[4i+3], exact: i32 from i8 and i8, none of b -128."""
+    if (a.dtype, b.dtype) != (i8, i8):
+        raise KernelError(f"takes i8 and i8, not {a.dtype} and {b.dtype}")
+    return _add_products(s, a, b)
+
+
+def _add_products(s: V, a: V, b: V) -> V:
+    """s and the products of the bytes in each of its lanes."""
     for k in range(4):
         picked = list(range(k, a.lanes, 4))
         s = s + convert(a.shuffle(picked), i32) * convert(b.shuffle(picked), i32)
@@ -222,6 +235,6 @@ def splat_bytes(four: V, lanes: int, to: DType = i8) -> V:
 
 
 __all__ = [
-    "OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "exp", "exp2", "i16", "muladd",
-    "narrow", "op", "round_i32", "splat_bytes", "widen",
+    "OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "dot4_signed", "exp", "exp2",
+    "i16", "muladd", "narrow", "op", "round_i32", "splat_bytes", "widen",
 ]  # fmt: skip

@@ -37,6 +37,13 @@ class Target:
         return self.isa == isa_named(host_isa())
 
     @property
+    def signed_codes(self) -> bool:
+        """Whether codes of eight bits are best stored signed: all but VNNI, whose one instruction
+        wants them unsigned, multiply signed bytes by signed as cheaply or more so (dot4_signed).
+        """
+        return self.features.isdisjoint({"avxvnni", "avx512vnni"})
+
+    @property
     def llvm_features(self) -> str:
         return ",".join(f"+{f}" for f in sorted(self.features))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from satchel.base.dtypes import DType, f16, f32, i8, i16
-from satchel.lang.ops import dot4, muladd, narrow, widen
+from satchel.lang.ops import dot4, dot4_signed, muladd, narrow, widen
 from satchel.lang.trace import V, convert, emit, full, native
 
 
@@ -19,21 +19,26 @@ def usdot(s: V, a: V, b: V, **_: Any) -> V:
     return native("llvm.aarch64.neon.usdot.v4i32.v16i8", s.type, s, a, b)
 
 
+@dot4_signed.on("dotprod", bits=128)
+def sdot(s: V, a: V, b: V) -> V:
+    return native("llvm.aarch64.neon.sdot.v4i32.v16i8", s.type, s, a, b)
+
+
 @dot4.on("dotprod", bits=128)
-def sdot(s: V, a: V, b: V, *, top: int = 255) -> V:
+def sdot_low(s: V, a: V, b: V, *, top: int = 255) -> V:
     """Signed only: an unsigned byte above 127 is a - 128, and 128 times the sum of b makes up for
     it.
     """
-    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
     if top <= 127:
-        return native(name, s.type, s, a.bits(i8), b)
-    low = native(name, s.type, s, (a ^ 128).bits(i8), b)
-    return low + (native(name, s.type, full(s.dtype, 0, s.lanes), full(i8, 1, b.lanes), b) << 7)
+        return sdot(s, a.bits(i8), b)
+    low = sdot(s, (a ^ 128).bits(i8), b)
+    return low + (sdot(full(s.dtype, 0, s.lanes), full(i8, 1, b.lanes), b) << 7)
 
 
+@dot4_signed.on("neon", bits=128)
 @dot4.on("neon", bits=128)
 def saddlp(s: V, a: V, b: V, **_: Any) -> V:
-    """A product of u8 and i8 fits a word; neighbours are added into dwords, and those again."""
+    """A product of two bytes fits a word; neighbours are added into dwords, and those again."""
     words = convert(a, i16) * convert(b, i16)
     pairs = [
         native("llvm.aarch64.neon.saddlp.v4i32.v8i16", s.type, words[h : h + 8]) for h in (0, 8)

@@ -7,10 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from satchel.base.dtypes import i16
-from satchel.lang.ops import dot4
+from satchel.lang.ops import dot4, dot4_signed
 from satchel.lang.trace import V, convert, emit, native
 
 
+@dot4_signed.on("simd128", bits=128)
 @dot4.on("simd128", bits=128)
 def dot_i16x8(s: V, a: V, b: V, **_: Any) -> V:
     halves = [

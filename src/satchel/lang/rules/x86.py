@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from satchel.base.dtypes import DType, f16, f32, i16
+from satchel.base.dtypes import DType, f16, f32, i8, i16, u8
 from satchel.lang.ir import Type
-from satchel.lang.ops import dot4, muladd, narrow, widen
-from satchel.lang.trace import V, convert, emit, full, native
+from satchel.lang.ops import dot4, dot4_signed, muladd, narrow, widen
+from satchel.lang.trace import V, absolute, convert, emit, full, native
 
 
 def is_small(top: int = 255) -> bool:
@@ -39,6 +39,25 @@ def pmaddubsw(s: V, a: V, b: V, **_: Any) -> V:
 
 dot4.on("avx2", bits=256, requires=is_small)(pmaddubsw)
 dot4.on("ssse3", bits=128, requires=is_small)(pmaddubsw)
+
+
+_SIGN_BYTES = {256: "llvm.x86.avx2.psign.b", 128: "llvm.x86.ssse3.psign.b.128"}
+
+
+def psignb(s: V, a: V, b: V) -> V:
+    """|a| by b with the sign of a (0 where a is 0): the products of a and b, of which one factor is
+    unsigned.
+
+    Exact: |a| is at most 128, and as an unsigned byte -128 has that size. Of b, which is no -128,
+    the other sign is a byte again, of at most 127. So a pair's sum is at most 2 * 128 * 127 = 32512
+    either way, and a word, which ends at 32767, holds it.
+    """
+    signed = native(_SIGN_BYTES[s.type.bits], Type(i8, 4 * s.lanes), b, a)
+    return pmaddubsw(s, absolute(a).bits(u8), signed)
+
+
+dot4_signed.on("avx2", bits=256)(psignb)
+dot4_signed.on("ssse3", bits=128)(psignb)
 
 
 def pmaddwd(s: V, a: V, b: V, **_: Any) -> V:
