@@ -15,6 +15,7 @@ from satchel.kernels.matmul import matmul, pass_shape
 from satchel.kernels.quantize import norm_quantize, quantize
 from satchel.lang.kernel import Kernel
 from satchel.lang.target import TARGETS, Target
+from satchel.machine.tiles import DEFAULT
 
 NAMES = ("x86-avx2", "x86-avx512vnni", "arm-neon", "arm-dotprod", "arm-i8mm")
 
@@ -22,8 +23,8 @@ NAMES = ("x86-avx2", "x86-avx512vnni", "arm-neon", "arm-dotprod", "arm-i8mm")
 def kernels(target: Target) -> dict[str, tuple[Kernel, dict[str, Any]]]:
     """Kernels and constants, by the name that the golden table has for them."""
     passes, heads = (
-        pass_shape(target.bits, target.registers, 1),
-        group_shape(3, target.bits, target.registers),
+        pass_shape(target.bits, target.registers, 1, DEFAULT),
+        group_shape(3, target.bits, target.registers, DEFAULT),
     )
     seen = {"n_kv": 3, "per_kv": 3, "head_dim": 64, "window": None, "softcap": None, **heads}
     found: dict[str, tuple[Kernel, dict[str, Any]]] = {

@@ -19,6 +19,7 @@ from satchel.kernels.attention import Heads, attend, group_shape
 from satchel.kernels.groups import query_groups
 from satchel.kernels.rope import LOG2E
 from satchel.lang.target import TARGETS
+from satchel.machine.tiles import DEFAULT
 
 Floats = NDArray[np.float32]
 BEST = here()[-1]
@@ -76,7 +77,7 @@ def attention(
     sequences = np.repeat(np.arange(len(parts), dtype=np.int32), [b - a for _, a, b in parts])
     tables = np.stack([s.table for s, _, _ in parts])
     t = TARGETS[target]
-    form = group_shape(shape.per_kv, t.bits, t.registers) | other
+    form = group_shape(shape.per_kv, t.bits, t.registers, DEFAULT) | other
     groups = query_groups(sequences, positions, form["group_tokens"])
     constants = dict(
         n_kv=shape.n_kv, per_kv=shape.per_kv, head_dim=shape.head_dim, window=shape.window,

@@ -18,6 +18,7 @@ from satchel.kernels.mass import weigh_slots
 from satchel.kernels.pages import PAGE
 from satchel.kernels.rope import LOG2E
 from satchel.lang.target import TARGETS
+from satchel.machine.tiles import DEFAULT
 
 BEST = here()[-1]
 SHAPES = [Shape(3, 3, 64), Shape(1, 4, 256), Shape(2, 2, 12), Shape(2, 2, 32, softcap=2.0)]
@@ -28,7 +29,7 @@ def masses(shape: Shape, sizes: Sequence[int], target: str) -> NDArray[np.float3
     """The masses of a sequence's slots, by kv head, after steps of these sizes."""
     pages = Pages(8, shape.n_kv, shape.head_dim)
     story, t = Story(shape, sum(sizes), pages, TABLE), TARGETS[target]
-    form = group_shape(shape.per_kv, t.bits, t.registers)
+    form = group_shape(shape.per_kv, t.bits, t.registers, DEFAULT)
     constants: dict[str, Any] = {
         "n_kv": shape.n_kv, "per_kv": shape.per_kv, "head_dim": shape.head_dim,
         "window": None, "softcap": shape.softcap, **form,

@@ -17,6 +17,7 @@ from satchel.graph import ops
 from satchel.kernels.matmul import matmul, pass_shape, run_length
 from satchel.lang.target import TARGETS
 
+from satchel.machine.tiles import DEFAULT
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
 NONE = np.zeros(16, np.float32)
@@ -58,18 +59,18 @@ class Product:
         x_bytes = codes.nbytes // len(x) // self.digits
         target, tiles = TARGETS[self.target], -(-self.n_rows // ROWS)
         y = np.full((len(x), tiles * ROWS), np.nan, np.float32)
-        length = length or run_length(self.digits * x_bytes)
+        length = length or run_length(self.digits * x_bytes, 8, DEFAULT)
         build = matmul.build(
             target, format=self.format, gate=self.gate, has_bias=bias is not None,
             has_residual=residual is not None, digits=self.digits,
-            **pass_shape(target.bits, target.registers, self.digits),
+            **pass_shape(target.bits, target.registers, self.digits, DEFAULT),
         )  # fmt: skip
         args = {
             "y": y, "w": self.packed, "x": codes, "bias": NONE if bias is None else bias,
             "residual": NONE if residual is None else residual,
             "n_blocks": x.shape[1] // PACKED[self.format].elements, "n_tiles": tiles,
-            "n_tokens": len(x), "run": length, "x_bytes": x_bytes, "y_stride": tiles * ROWS,
-            "residual_stride": tiles * ROWS,
+            "n_tokens": len(x), "run": length, "ahead": DEFAULT.ahead_bytes, "x_bytes": x_bytes,
+            "y_stride": tiles * ROWS, "residual_stride": tiles * ROWS,
         }  # fmt: skip
         return Call(build, args, tiles * -(-len(x) // length)), y
 

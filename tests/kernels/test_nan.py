@@ -13,6 +13,7 @@ from satchel.kernels.activation import GATES, gated, softcap
 from satchel.kernels.attention import attend, group_shape
 from satchel.kernels.pages import PAGE
 from satchel.lang.target import TARGETS
+from satchel.machine.tiles import DEFAULT
 
 
 @pytest.mark.parametrize("target", here())
@@ -53,7 +54,7 @@ def test_a_key(target: str, softcap: float | None, slot: int, kind: str) -> None
         pages.put(table, i, ones, ones)
     place = keys.scales + 2 * slot if keys.group else keys.codes[3, slot]
     pages.bytes[0, 0, place : place + 2] = 0xFF, 0x7F
-    shape = group_shape(1, TARGETS[target].bits, TARGETS[target].registers)
+    shape = group_shape(1, TARGETS[target].bits, TARGETS[target].registers, DEFAULT)
     q, y = np.ones((1, d), np.float32), np.zeros((1, d), np.float32)
     args = {
         "y": y, "scratch": np.zeros(PAGE * 64, np.float32), "q": q, "kv": pages.bytes,

@@ -10,6 +10,7 @@ from tests.kernels.kv import F16, Pages
 from satchel.kernels.attention import PAGE, Heads, attend, attend_part, group_shape, merge_parts
 from satchel.kernels.groups import MAX_SPLIT, SEGMENT, is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import TARGETS
+from satchel.machine.tiles import DEFAULT
 
 OTHERS = [("int8", "int8"), ("int4", "bf16"), ("bf16", "int4-rot")]
 
@@ -29,7 +30,7 @@ def test_parts_are_the_whole_in_every_type(types: tuple[str, str]) -> None:
 def assert_parts_are_the_whole(target: str, last: int, types: tuple[str, str]) -> None:
     n_kv, per_kv, head_dim, n = 2, 3, 32, min(5, last + 1)
     rng, t = np.random.default_rng(last), TARGETS[target]
-    form = group_shape(per_kv, t.bits, t.registers)
+    form = group_shape(per_kv, t.bits, t.registers, DEFAULT)
     heads = Heads(n_kv, per_kv, head_dim, None, None, types=types, **form)
     n_pages = last // PAGE + 1
     pages, order = Pages(n_pages, n_kv, head_dim, types), rng.permutation(n_pages).astype(np.int32)

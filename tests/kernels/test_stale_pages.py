@@ -15,6 +15,7 @@ from satchel.kernels.groups import query_groups
 from satchel.kernels.pages import PAGE, page_bytes
 from satchel.kernels.rope import rope_store
 from satchel.lang.target import TARGETS
+from satchel.machine.tiles import DEFAULT
 
 HEAD_DIM, N_KV, PER_KV = 32, 2, 2
 N_HEADS = N_KV * PER_KV
@@ -43,7 +44,7 @@ def run_sequence(
         n_heads=N_HEADS, n_kv=N_KV, head_dim=HEAD_DIM, dims=HEAD_DIM, pairs="halves", normed=False,
         types=types,
     )  # fmt: skip
-    shape = group_shape(PER_KV, TARGETS[target].bits, TARGETS[target].registers)
+    shape = group_shape(PER_KV, TARGETS[target].bits, TARGETS[target].registers, DEFAULT)
     groups = query_groups(sequences, positions, shape["group_tokens"])
     heads = Heads(N_KV, PER_KV, HEAD_DIM, None, None, types=types, **shape)
     room = len(groups) * N_KV * heads.tile_floats * 4

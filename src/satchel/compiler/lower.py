@@ -32,6 +32,7 @@ from satchel.kernels import (
     select,
 )
 from satchel.lang.target import Target
+from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.runtime.batch import MAX_WANTED, RANKED, STRIP
 from satchel.runtime.plan import Arg, Count, Plan, Ref
 
@@ -39,9 +40,9 @@ NEAR = 512
 """Logits among which the ranked ones are looked for."""
 
 
-def lower_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
+def lower_graph(graph: Graph, target: Target, limits: Limits, tiles: Tiles = DEFAULT) -> Lowered:
     """The plan of a fused graph. Raises KernelError where the plan would not be sound."""
-    low = Lowering(target, limits, caches_of(graph, limits))
+    low = Lowering(target, limits, caches_of(graph, limits), tiles)
     tables = limits.max_sequences * max_pages(limits)
     low.buffer("none", 64, "scratch")
     for name, n in (
@@ -207,9 +208,10 @@ def lower_product(low: Lowering, node: Node) -> None:
     gate = str(node["gate"]) or None
     residual = low.places[others[-1]] if node["residual"] else None
     digits = int(str(x.attrs.get("digits", 1)))
-    shape = matmul.pass_shape(low.target.bits, low.target.registers, digits)
+    shape = matmul.pass_shape(low.target.bits, low.target.registers, digits, low.tiles)
     x_bytes = code_bytes(int(x.shape[-1])) if reads_codes(node) else 4 * source.stride
-    length = min(matmul.run_length(digits * x_bytes), low.rows(node)[1])
+    length = matmul.run_length(digits * x_bytes, digits * shape["widths"][0], low.tiles)
+    length = min(length, low.rows(node)[1])
     column = 0
     for run in [weights] if gate else same_format_runs(weights):
         layout, recipe = packed(run[0].dtype), matrix_of(tuple(run), interleaved=gate is not None)
@@ -236,6 +238,7 @@ def lower_product(low: Lowering, node: Node) -> None:
             "n_tokens": low.rows(node)[0],
             "run": length,
             "x_bytes": x_bytes,
+            "ahead": low.tiles.ahead_bytes,
             "y_stride": out.stride,
             "residual_stride": residual.stride if residual else 0,
         }

@@ -150,10 +150,11 @@ def lower_attend(low: Lowering, node: Node) -> None:
     """
     n_heads, head_dim = (int(d) for d in node.inputs[0].shape[1:])
     n_kv, out = int(str(node["n_kv"])), low.new(node)
-    shape = attention.group_shape(n_heads // n_kv, low.target.bits, low.target.registers)
+    per_kv, target = n_heads // n_kv, low.target
+    shape = attention.group_shape(per_kv, target.bits, target.registers, low.tiles)
     constants: dict[str, Any] = {
         "n_kv": n_kv,
-        "per_kv": n_heads // n_kv,
+        "per_kv": per_kv,
         "head_dim": head_dim,
         "window": node["window"],
         "softcap": node["softcap"],

@@ -15,6 +15,7 @@ from satchel.kernels import quantize
 from satchel.kernels.attention import Heads
 from satchel.lang.kernel import Build, Kernel
 from satchel.lang.target import Target
+from satchel.machine.tiles import Tiles
 from satchel.runtime.batch import MAX_WANTED
 from satchel.runtime.plan import Arg, Buffer, Count, Float, Int, Plan, Ref, Scalar, Step
 
@@ -64,6 +65,7 @@ class Lowering:
     target: Target
     limits: Limits
     caches: tuple[Caches, ...]
+    tiles: Tiles
     places: dict[Node, Place] = field(default_factory=dict[Node, Place])
     steps: list[Step] = field(default_factory=list[Step])
     buffers: dict[str, Buffer] = field(default_factory=dict[str, Buffer])

@@ -34,7 +34,8 @@ from satchel.kernels.cache_types import F16
 from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
-from satchel.machine.tuned import best_threads
+from satchel.machine.tiles import Tiles
+from satchel.machine.tuned import read_tuned, tiles_of
 from satchel.runtime.batch import MAX_WANTED, PAGE, Batch, CacheGroup, Moves, Sizes
 from satchel.runtime.executor import Executor, Profile
 from satchel.runtime.kv import GroupMemory
@@ -86,6 +87,7 @@ class CompiledModel:
         code: Mapping[str, bytes],
         target: Target,
         limits: Limits,
+        tiles: Tiles,
         threads: int,
         objects: ObjectCache,
         cache: Path | None,
@@ -94,7 +96,7 @@ class CompiledModel:
         anywhere.
         """
         self.checkpoint, self.plan, self.target = checkpoint, ready.plan, target
-        self._limits = limits
+        self._limits, self.tiles = limits, tiles
         self._code = link_all(code, ready.plan.kernels)
         self._recipes = ready.weights
         self._packed = tuple(
@@ -130,14 +132,13 @@ class CompiledModel:
         self._last: Batch | None = None  # what the inputs hold
         self._counts: dict[str, int] = {}
         self._scalars: dict[str, int] = {}
-        self._vocab = ready.vocab_size
         self._logits = self._output("logits", MAX_WANTED)
         self._maxima = self._output("maxima", MAX_WANTED)
         ranked, greatest = (self._output(name, MAX_WANTED) for name in ("ranked", "greatest"))
         self._ranked = ranked.view(np.int32), greatest
         self._states = self._output("states", limits.max_batch)[:, : ready.state_dim]
         self._n_kv, self._group_tokens = ready.n_kv, ready.group_tokens
-        self._addresses, self._objects = addresses, objects
+        self._vocab, self._addresses, self._objects = ready.vocab_size, addresses, objects
         self.executor = self.executor_for(threads)
 
     def _output(self, name: str, rows: int) -> NDArray[np.float32]:
@@ -223,7 +224,7 @@ class CompiledModel:
         """The plan with its kernels at every stage; made when asked for."""
         from satchel.compiler.pipeline import compile_graph
 
-        return compile_graph(self.graph, self.target, self._limits)
+        return compile_graph(self.graph, self.target, self._limits, self.tiles)
 
     @property
     def packed_files(self) -> tuple[Path, ...]:
@@ -367,6 +368,7 @@ def load_model(
     cache_types: tuple[str, str] = (F16, F16),
     moves: bool = False,
     weighs: bool = False,
+    tiles: Tiles | None = None,
 ) -> CompiledModel:
     """Compile a checkpoint for this machine, or find it compiled, and make it ready to run.
 
@@ -374,7 +376,8 @@ def load_model(
     default enough for two sequences of full length; `threads`: None takes what was measured to be
     best here (`satchel tune`), or what the machine suggests; `cache`: None for the user's own;
     `pack_cache`: False keeps the packed weights in memory alone; `cache_types`: of K and V, see
-    kernels.cache_types; `moves`, `weighs`: whether slots can be moved, and their `mass` is known.
+    kernels.cache_types; `moves`, `weighs`: whether slots can be moved, and their `mass` is known;
+    `tiles`: None takes what was measured to be best here, too.
     Raises SatchelError of every kind.
     """
     settings = options()
@@ -382,18 +385,22 @@ def load_model(
     limits = Limits(max_batch, context, n_pages, MAX_SEQUENCES, cache_types, moves, weighs)
     cache = cache or settings.cache_dir
     machine = this_machine()
-    workers = threads or settings.threads or best_threads(settings.cache_dir, machine)
+    tuned = read_tuned(settings.cache_dir, machine)
+    workers = threads or settings.threads or (tuned.threads if tuned else machine.default_threads)
     chosen, objects = host_target(target or settings.target), ObjectCache(cache)
-    key = ready_key(checkpoint, chosen, limits)
+    tiles = tiles or tiles_of(tuned, chosen.name)
+    key = ready_key(checkpoint, chosen, limits, tiles)
     found = find_ready(key, objects)
     if found is None:
         # imported here, as a warm start needs no kernel's source
         from satchel.compiler.pipeline import prepare
 
-        ready, code = prepare(checkpoint, chosen, limits, objects)
+        ready, code = prepare(checkpoint, chosen, limits, objects, tiles)
         objects.store(key, str(ready).encode())
     else:
         ready, code = found
     packs = cache if pack_cache else None
     with spread_memory(place(machine, workers).nodes):
-        return CompiledModel(checkpoint, ready, code, chosen, limits, workers, objects, packs)
+        return CompiledModel(
+            checkpoint, ready, code, chosen, limits, tiles, workers, objects, packs
+        )

@@ -19,6 +19,7 @@ from satchel.files.checkpoint import Checkpoint
 from satchel.graph.graph import Graph
 from satchel.lang.kernel import Build
 from satchel.lang.target import Target
+from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.runtime.objects import ObjectCache, Request, build_objects, object_key
 
 PASSES = (fuse_products, fuse_small, place_quantize)
@@ -31,20 +32,24 @@ def fuse(graph: Graph) -> Graph:
     return graph
 
 
-def compile_graph(graph: Graph, target: Target, limits: Limits) -> Lowered:
+def compile_graph(graph: Graph, target: Target, limits: Limits, tiles: Tiles = DEFAULT) -> Lowered:
     """The plan of a graph as an arch traced it."""
-    return lower_graph(fuse(expose_states(graph)), target, limits)
+    return lower_graph(fuse(expose_states(graph)), target, limits, tiles)
 
 
 def prepare(
-    checkpoint: Checkpoint, target: Target, limits: Limits, objects: ObjectCache
+    checkpoint: Checkpoint,
+    target: Target,
+    limits: Limits,
+    objects: ObjectCache,
+    tiles: Tiles = DEFAULT,
 ) -> tuple[Ready, dict[str, bytes]]:
     """All that a model needs to run but its weights: what there is to know, and its kernels' code.
 
     Raises SatchelError for a model that can't be run.
     """
     graph = trace(checkpoint)
-    lowered = compile_graph(graph, target, limits)
+    lowered = compile_graph(graph, target, limits, tiles)
     requests = {name: object_request(build) for name, build in lowered.builds.items()}
     code = build_objects(requests.values(), objects, os.cpu_count() or 1)
     plan = replace(lowered.plan, kernels={name: r.key for name, r in requests.items()})

@@ -17,6 +17,7 @@ from satchel.compiler.weights import FileRows, Matrix, Turns, Vector, Weight
 from satchel.files.checkpoint import Checkpoint
 from satchel.graph.rope import Scaling
 from satchel.lang.target import Target
+from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.runtime.objects import ObjectCache, object_key
 from satchel.runtime.plan import Plan, parse_plan
 
@@ -71,12 +72,13 @@ def _weight(kind: str, fields: dict[str, Any]) -> Weight:
     return _KINDS[kind](**fields)
 
 
-def ready_key(checkpoint: Checkpoint, target: Target, limits: Limits) -> str:
+def ready_key(
+    checkpoint: Checkpoint, target: Target, limits: Limits, tiles: Tiles = DEFAULT
+) -> str:
     """The key of a model's entry."""
     features = " ".join(sorted(target.features))
-    return object_key(
-        "plan", plan_digest(), checkpoint.fingerprint, target.name, features, repr(limits)
-    )
+    made_for = (target.name, features, repr(limits), repr(tiles))
+    return object_key("plan", plan_digest(), checkpoint.fingerprint, *made_for)
 
 
 def find_ready(key: str, objects: ObjectCache) -> tuple[Ready, dict[str, bytes]] | None:

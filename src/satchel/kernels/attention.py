@@ -43,6 +43,7 @@ from satchel.lang.trace import (
     splat,
     table,
 )
+from satchel.machine.tiles import Tiles
 
 LOWEST = -3.0e38
 
@@ -408,13 +409,14 @@ def merge_parts(
         finish_rows(group, y, y_stride, own)
 
 
-def group_shape(per_kv: int, bits: int, registers: int) -> dict[str, Any]:
-    """How many tokens a tile takes, and how many rows and vectors at once: as many sums as the
-    registers hold, and rather more rows, as what was converted for one serves them all.
+def group_shape(per_kv: int, bits: int, registers: int, tiles: Tiles) -> dict[str, Any]:
+    """How many tokens a tile takes, and how many rows and vectors at once: by default as many sums
+    as the registers hold, and rather more rows, as what was converted for one serves them all.
     """
-    room = bits * registers
-    most, across = (6, 4) if room >= 512 * 32 else (2, 2) if room >= 256 * 16 else (2, 1)
-    widths = tuple(sorted({most, min(per_kv, most), 2, 1}, reverse=True))
+    most = tiles.queries or (6 if bits * registers >= 512 * 32 else 2)
+    room = 3 * registers // 4 // (most * max(1, 512 // bits))  # vectors of 16 sums
+    across = 4 if room >= 4 else 2 if room >= 2 else 1
+    widths = tuple(sorted({w for w in (most, per_kv, 2, 1) if w <= most}, reverse=True))
     return {
         "group_tokens": max(1, 24 // per_kv),
         "widths": widths,

@@ -29,13 +29,9 @@ from satchel.kernels.quantize import (
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, dot4, muladd, splat_bytes
 from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, minimum, size, splat
+from satchel.machine.tiles import Tiles
 
 GATES = {"silu": silu, "gelu": gelu}
-
-AHEAD = 3072
-"""Bytes of weights asked for before they are needed. With work for several tokens on each line, the
-processor does not read on by itself; with one or two it does, and asking would only hinder it.
-"""
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,13 @@ def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Grou
 
 
 def add_chunk(
-    layout: Packed, totals: list[Acc], block: Row, chunk: Row, x: list[Row], half: Half
+    layout: Packed,
+    totals: list[Acc],
+    block: Row,
+    chunk: Row,
+    x: list[Row],
+    half: Half,
+    ahead: V,
 ) -> None:
     """Add a chunk's products for each token's row x, which stands at the chunk's first code."""
     groups, all_quads = read_groups(layout, block, chunk, half), range(layout.chunk // 4)
@@ -116,7 +118,7 @@ def add_chunk(
     for g, group in enumerate(groups):
         which = slice(group.first, group.first + group.quads)
         if len(x) > 2:  # registers are scarce: lines are read again for each group
-            ask_ahead(layout, chunk, g, len(groups))
+            ask_ahead(layout, chunk.past(ahead), g, len(groups))
             again = Row(chunk.base, chunk.dtype, constant=False)
             own = read_quads(layout, again, all_quads[which], half)
         else:
@@ -140,11 +142,14 @@ def add_chunk(
                 totals[t].value = muladd(group.offset, scaled_sum, totals[t].value)
 
 
-def ask_ahead(layout: Packed, chunk: Row, part: int, parts: int) -> None:
-    """Prefetch a part of the lines that lie as far ahead as this chunk is long."""
+def ask_ahead(layout: Packed, there: Row, part: int, parts: int) -> None:
+    """Prefetch a part of a chunk's lines that come later. With work for several tokens on each
+    line, the processor does not read on by itself; with one or two it does, and asking would only
+    hinder it.
+    """
     n_lines = layout.chunk_bytes // LINE
     for line in range(part * n_lines // parts, (part + 1) * n_lines // parts):
-        chunk.past(AHEAD + LINE * line).prefetch()
+        there.past(LINE * line).prefetch()
 
 
 def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
@@ -157,7 +162,7 @@ def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
 
 
 def products(
-    layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, half: Half
+    layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, half: Half, ahead: V
 ) -> list[V]:
     """16 rows (or half of them) times each of x: one vector a token."""
     totals = [acc(f32, half.lanes) for _ in x]
@@ -174,9 +179,8 @@ def products(
         codes = [row.past(b * per_block) for row in x]
         for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
             chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
-            add_chunk(
-                layout, totals, block, chunk, [row.past(c * per_chunk) for row in codes], half
-            )
+            here = [row.past(c * per_chunk) for row in codes]
+            add_chunk(layout, totals, block, chunk, here, half, ahead)
     return [total.value for total in totals]
 
 
@@ -209,6 +213,7 @@ def matmul(
     n_tiles: size,
     n_tokens: size,
     run: size,
+    ahead: size,
     x_bytes: size,
     y_stride: size,
     residual_stride: size,
@@ -225,7 +230,7 @@ def matmul(
     tokens t of run i.
 
     The n_tokens tokens are cut into runs of `run`, whose x a cache holds while all rows pass
-    by.
+    by. Weights are asked for `ahead` bytes before they are needed.
 
     x: a row a token and digit, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for
     plain formats. With a gate, tile r of w is 16 rows of the gate and 16 of the up matrix, and y
@@ -241,10 +246,11 @@ def matmul(
             step = ROWS if width == 1 else lanes
             for at in range(0, ROWS, step):
                 half, column = Half(at, step), r * ROWS + at
-                out = add_digits(products(layout, rows, tokens, n_blocks, half), digits)
+                out = add_digits(products(layout, rows, tokens, n_blocks, half, ahead), digits)
                 if gate:
                     up = add_digits(
-                        products(layout, rows.past(tile_bytes), tokens, n_blocks, half), digits
+                        products(layout, rows.past(tile_bytes), tokens, n_blocks, half, ahead),
+                        digits,
                     )
                     out = [GATES[gate](g) * u for g, u in zip(out, up, strict=True)]
                 for i, v in enumerate(out):
@@ -257,22 +263,20 @@ def matmul(
                     y.store(v, (t + i) * y_stride + column)
 
 
-SHARED_BYTES = 4 << 20
-"""What a run's x may take of the cache that all cores share: each pass reads its few rows on and
-on, which the prefetcher likes, so it need not stay nearer; the longer a run, the seldomer all
-weights are read.
-"""
+def run_length(row_bytes: int, widest: int, tiles: Tiles) -> int:
+    """Tokens in a run, for rows of x of so many bytes: whole passes of the widest.
 
-LONGEST = 256
-
-
-def run_length(row_bytes: int) -> int:
-    """Tokens in a run, for rows of x of so many bytes: a multiple of the widest pass."""
-    return min(LONGEST, max(16, SHARED_BYTES // row_bytes // 8 * 8))
+    Each pass reads its few rows of x on and on, which the prefetcher likes, so they need not stay
+    nearer than the cache that all cores share; the longer a run, the seldomer all weights are read.
+    """
+    n = min(tiles.longest_run, max(2 * widest, tiles.run_bytes // row_bytes))
+    return max(1, n // widest) * widest
 
 
-def pass_shape(bits: int, registers: int, digits: int) -> dict[str, Any]:
-    """Widths and lanes of a pass over tokens that fill a target's registers and no more."""
-    lanes = min(16, bits // 32 * (2 if bits == 128 and registers == 32 else 1))
-    most = (8 if registers >= 32 else 4) // digits
-    return {"widths": tuple(w for w in (8, 4, 2, 1) if w <= most), "lanes": lanes}
+def pass_shape(bits: int, registers: int, digits: int, tiles: Tiles) -> dict[str, Any]:
+    """Widths and lanes of a pass over tokens: by default those that fill a target's registers and
+    no more.
+    """
+    lanes = tiles.lanes or min(ROWS, bits // 32 * (2 if bits == 128 and registers == 32 else 1))
+    most = max(1, (tiles.tokens or (8 if registers >= 32 else 4)) // digits)
+    return {"widths": (most, *(w for w in (8, 4, 2, 1) if w < most)), "lanes": lanes}

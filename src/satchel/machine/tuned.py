@@ -16,8 +16,9 @@ from satchel.base.errors import CacheError
 from satchel.base.kept import keep_json
 from satchel.base.version import VERSION
 from satchel.machine.machine import Machine
+from satchel.machine.tiles import DEFAULT, Tiles
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,28 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class TileTrial:
+    """How fast the kernels were that a choice is about, as a multiple of what they were with the
+    choices before it.
+    """
+
+    choice: str  # a field of Tiles
+    value: int
+    speed: float
+    chosen: bool
+
+
+@dataclass(frozen=True)
 class Tuned:
-    """The number of threads that was chosen, and the trials that it was chosen from."""
+    """What was chosen, and the trials that it was chosen from."""
 
     threads: int
     model: str  # what was run
     busy: bool  # other programs took much of the processors meanwhile: not to be kept
     trials: tuple[Trial, ...]
+    target: str = ""  # what the tiles were tried on; they are for no other
+    tiles: Tiles = DEFAULT
+    tile_trials: tuple[TileTrial, ...] = ()
 
 
 def facts(machine: Machine) -> dict[str, Any]:
@@ -67,11 +83,13 @@ def read_tuned(folder: Path, machine: Machine) -> Tuned | None:
         if content["schema"] != SCHEMA or content["machine"] != facts(machine):
             return None
         trials = tuple(Trial(**trial) for trial in content["trials"])
-        tuned = Tuned(content["threads"], content["model"], content["busy"], trials)
+        tile_trials = tuple(TileTrial(**trial) for trial in content["tile_trials"])
+        first = (content["threads"], content["model"], content["busy"], trials)
+        tuned = Tuned(*first, content["target"], Tiles(**content["tiles"]), tile_trials)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     is_sane = type(tuned.threads) is int and 1 <= tuned.threads <= max(1, machine.n_cpus)
-    return tuned if is_sane else None
+    return tuned if is_sane and tuned.tiles.are_sane else None
 
 
 def keep_tuned(folder: Path, machine: Machine, tuned: Tuned) -> Path:
@@ -92,6 +110,11 @@ def forget_tuned(folder: Path, machine: Machine) -> bool:
     except OSError as error:
         raise CacheError(f"{path} can't be deleted: {error.strerror or error}") from None
     return True
+
+
+def tiles_of(tuned: Tuned | None, target: str) -> Tiles:
+    """What was measured to be best for a target, or the default where nothing was."""
+    return tuned.tiles if tuned and tuned.target == target else DEFAULT
 
 
 def best_threads(folder: Path, machine: Machine) -> int:
