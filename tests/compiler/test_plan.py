@@ -13,8 +13,9 @@ from tests.compiler.models import LIMITS, write_tiny
 
 from satchel.archs import trace
 from satchel.compiler.pipeline import compile_graph, fuse
+from satchel.compiler.weights import Matrix
 from satchel.files.checkpoint import open_checkpoint
-from satchel.lang.target import target_named
+from satchel.lang.target import TARGETS, target_named
 from satchel.runtime.plan import parse_plan
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,6 +40,17 @@ def test_plans_read_back(case: str, tmp_path: Path) -> None:
     graph = trace(open_checkpoint(write_tiny(case, tmp_path / "model.gguf", "Q4_0")))
     plan = compile_graph(graph, target_named("x86-avx512vnni"), LIMITS).plan
     assert parse_plan(str(plan)) == plan
+
+
+def test_eight_bits_are_packed_as_the_target_multiplies_them(tmp_path: Path) -> None:
+    """Each recipe names its layout: so packed weights are found again where that is the same."""
+    graph = trace(open_checkpoint(write_tiny("llama", tmp_path / "model.gguf", "Q8_0")))
+    found: dict[str, set[str]] = {}
+    for name, target in TARGETS.items():
+        weights = compile_graph(graph, target, LIMITS).weights.values()
+        found[name] = {w.format for w in weights if isinstance(w, Matrix)} - {"F32"}
+    unsigned = {"x86-avxvnni", "x86-avx512vnni"}
+    assert found == {n: {"Q8_0" if n in unsigned else "Q8_0_signed"} for n in TARGETS}
 
 
 if __name__ == "__main__":

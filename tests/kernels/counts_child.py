@@ -10,6 +10,7 @@ import json
 import sys
 from typing import Any
 
+from satchel.formats.packed import packed_for
 from satchel.kernels.attention import attend, group_shape
 from satchel.kernels.matmul import matmul, pass_shape
 from satchel.kernels.quantize import norm_quantize, quantize
@@ -20,6 +21,10 @@ from satchel.machine.tiles import DEFAULT
 NAMES = ("x86-avx2", "x86-avx512vnni", "arm-neon", "arm-dotprod", "arm-i8mm")
 
 
+def layout_of(format: str, target: Target) -> str:
+    return packed_for(format, target.signed_codes).name
+
+
 def kernels(target: Target) -> dict[str, tuple[Kernel, dict[str, Any]]]:
     """Kernels and constants, by the name that the golden table has for them."""
     passes, heads = (
@@ -28,7 +33,7 @@ def kernels(target: Target) -> dict[str, tuple[Kernel, dict[str, Any]]]:
     )
     seen = {"n_kv": 3, "per_kv": 3, "head_dim": 64, "window": None, "softcap": None, **heads}
     found: dict[str, tuple[Kernel, dict[str, Any]]] = {
-        f"matmul {format}": (matmul, {"format": format, **passes})
+        f"matmul {format}": (matmul, {"format": layout_of(format, target), **passes})
         for format in ("Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "F16")
     }
     return found | {

@@ -10,23 +10,25 @@ import pytest
 from codes import codes_of, worth
 from harness import Call, everywhere, here, run
 from numpy.typing import NDArray
-from weights import FORMATS, QUANTIZED, Raw, decoded, random_blocks, sizes
+from weights import LAYOUTS, QUANTIZED, Raw, decoded, random_blocks, sizes
 
+from satchel.formats import Q8_0
 from satchel.formats.packed import PACKED, ROWS
 from satchel.graph import ops
 from satchel.kernels.matmul import matmul, pass_shape, run_length
 from satchel.lang.target import TARGETS
-
 from satchel.machine.tiles import DEFAULT
+
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
+SIGNED = "Q8_0_signed"
 NONE = np.zeros(16, np.float32)
 EMULATED = {
-    "arm-neon": ("Q4_0", "Q6_K", "F16"),
-    "arm-dotprod": ("Q4_1", "Q4_K", "BF16"),
-    "arm-i8mm": ("Q8_0", "Q5_K", "Q3_K"),
+    "arm-neon": ("Q4_0", SIGNED, "Q6_K", "F16"),
+    "arm-dotprod": ("Q4_1", SIGNED, "Q4_K", "BF16"),
+    "arm-i8mm": (SIGNED, "Q5_K", "Q3_K"),
 }
-COMBINATIONS = [(t, f) for t in everywhere() for f in (FORMATS if t in here() else EMULATED[t])]
+COMBINATIONS = [(t, f) for t in everywhere() for f in (LAYOUTS if t in here() else EMULATED[t])]
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,23 @@ def test_codes_at_their_ends(target: str, format: str) -> None:
         x = np.full((3, 512), sign, np.float32)
         x[1, ::2] *= -1
         made.check(made(x), x)
+
+
+@pytest.mark.parametrize(
+    "target", [pytest.param(t, marks=pytest.mark.slow) for t in here()[:-1]] + here()[-1:]
+)
+def test_signed_codes_give_the_same_bits(target: str) -> None:
+    """As those stored from 0 up: rows of -128, of 127, of both in turn, and of any, times tokens of
+    127, of -127, of both in turn, and of any.
+    """
+    made, x = product(target, "Q8_0", 16), tokens(5)
+    codes = made.raw.reshape(16, -1, Q8_0.bytes)[..., Q8_0.layout["qs"].offset :].view(np.int8)
+    codes[0], codes[1], codes[2, :, ::2], codes[2, :, 1::2] = -128, 127, -128, 127
+    x[0], x[1], x[2, ::2], x[2, 1::2] = 1, -1, 1, -1
+    layouts = [Product(target, n, made.raw, PACKED[n].pack(made.raw)) for n in ("Q8_0", SIGNED)]
+    got = [layout(x) for layout in layouts]
+    made.check(got[0], x)
+    assert np.array_equal(got[0].view(np.uint32), got[1].view(np.uint32))
 
 
 @pytest.mark.parametrize("format", ["Q4_1", "F32"])

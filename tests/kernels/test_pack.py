@@ -12,7 +12,7 @@ from satchel.kernels.pack import pack
 
 
 @pytest.mark.parametrize("target", harness.everywhere())
-@pytest.mark.parametrize("format", weights.FORMATS)
+@pytest.mark.parametrize("format", weights.LAYOUTS)
 def test_packs_as_the_layout_says(format: str, target: str) -> None:
     layout = packed(format)
     columns = 3 * layout.elements if layout.elements > 1 else 37

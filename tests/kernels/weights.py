@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from satchel import formats
 from satchel.formats.packed import PACKED, PackedFloats
 
 Raw = NDArray[np.uint8]
-FORMATS = tuple(PACKED)
-QUANTIZED = tuple(f for f in FORMATS if not isinstance(PACKED[f], PackedFloats))
+LAYOUTS = tuple(PACKED)
+FORMATS = tuple(dict.fromkeys(layout.block.name for layout in PACKED.values()))
+QUANTIZED = tuple(f for f in LAYOUTS if not isinstance(PACKED[f], PackedFloats))
 HALVES = ("d", "m", "dmin")
 
 
@@ -19,7 +19,7 @@ def random_blocks(format: str, rows: int, columns: int, rng: np.random.Generator
 
     Of the first row all bits of codes and inner scales are clear, of the second all are set.
     """
-    block = formats.by_name(format)
+    block = PACKED[format].block
     if format not in QUANTIZED:
         return block.encode(rng.standard_normal((rows, columns)).astype(np.float32))
     raw = rng.integers(0, 256, (rows, columns // block.elements, block.bytes), np.uint8)
@@ -34,12 +34,12 @@ def random_blocks(format: str, rows: int, columns: int, rng: np.random.Generator
 
 def decoded(format: str, raw: Raw) -> NDArray[np.float64]:
     """The weights [rows, columns]."""
-    return formats.by_name(format).decode(raw).astype(np.float64)
+    return PACKED[format].block.decode(raw).astype(np.float64)
 
 
 def sizes(format: str, raw: Raw) -> NDArray[np.float64]:
     """|scale * code| + |offset| of each weight: what a float32 sum may round by a part of."""
-    block = formats.by_name(format)
+    block = PACKED[format].block
     if format not in QUANTIZED:
         return np.abs(decoded(format, raw))
     codes = np.abs(block.codes(raw).astype(np.float64))

@@ -21,7 +21,7 @@ from satchel.compiler.lowering import (
 from satchel.compiler.memory import plan_memory
 from satchel.compiler.place_quantize import reads_codes
 from satchel.compiler.weights import FileRows, Vector, matrix_of
-from satchel.formats.packed import ROWS, packed
+from satchel.formats.packed import ROWS, packed, packed_for
 from satchel.graph.graph import Graph, Node
 from satchel.kernels import (
     activation,
@@ -214,7 +214,8 @@ def lower_product(low: Lowering, node: Node) -> None:
     length = min(length, low.rows(node)[1])
     column = 0
     for run in [weights] if gate else same_format_runs(weights):
-        layout, recipe = packed(run[0].dtype), matrix_of(tuple(run), interleaved=gate is not None)
+        layout = packed_for(run[0].dtype, low.target.signed_codes)
+        recipe = matrix_of(tuple(run), layout.name, interleaved=gate is not None)
         first = weights.index(run[0])
         bias = (
             low.weight(
@@ -237,8 +238,8 @@ def lower_product(low: Lowering, node: Node) -> None:
             "n_tiles": tiles,
             "n_tokens": low.rows(node)[0],
             "run": length,
-            "x_bytes": x_bytes,
             "ahead": low.tiles.ahead_bytes,
+            "x_bytes": x_bytes,
             "y_stride": out.stride,
             "residual_stride": residual.stride if residual else 0,
         }
@@ -248,7 +249,7 @@ def lower_product(low: Lowering, node: Node) -> None:
             low.runs(node, tiles, length),
             out,
             args,
-            format=run[0].dtype,
+            format=layout.name,
             gate=gate,
             has_bias=bool(biases),
             has_residual=residual is not None,

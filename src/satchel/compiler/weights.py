@@ -20,8 +20,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Matrix:
-    """Matrices of one format and width, packed, one after another; `interleaved`: a tile of each in
-    turn.
+    """Matrices of one format and width, packed, one after another; `format`: the layout's name;
+    `interleaved`: a tile of each in turn.
     """
 
     tensors: tuple[str, ...]
@@ -91,9 +91,7 @@ class Turns:
 Weight: TypeAlias = Matrix | Vector | FileRows | Turns
 
 
-def matrix_of(nodes: tuple[Node, ...], interleaved: bool = False) -> Matrix:
-    """The matrix of weight leaves of one format."""
+def matrix_of(nodes: tuple[Node, ...], layout: str, interleaved: bool = False) -> Matrix:
+    """The matrix of weight leaves of one format, in the layout of this name."""
     rows = tuple(int(n.shape[0]) for n in nodes)
-    return Matrix(
-        tuple(n.name for n in nodes), nodes[0].dtype, rows, int(nodes[0].shape[1]), interleaved
-    )
+    return Matrix(tuple(n.name for n in nodes), layout, rows, int(nodes[0].shape[1]), interleaved)

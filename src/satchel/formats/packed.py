@@ -43,13 +43,16 @@ from satchel.formats.k_quants import eight_sixes, sixteen_sixes
 ROWS = 16
 LINE = 64
 
+SIGNED = "_signed"
+"""What the name of a format is followed by in that of its layout with signed codes."""
+
 
 @dataclass(frozen=True)
 class Packed:
     """The layout of a quantized format. `zero` is the code of weight 0 where codes are stored from
     0 up; `scale_bytes` says what a chunk's line of scales holds: "" (none), "signed" (a scale a
     group), "scale+min" (all scales, then all mins), "nibbles" (scale and min of a group in one
-    byte).
+    byte). With `signed`, codes of eight bits are stored as they are.
     """
 
     block: type[Block]
@@ -57,10 +60,11 @@ class Packed:
     zero: int = 0
     has_offset: bool = False
     scale_bytes: str = ""
+    signed: bool = False
 
     @property
     def name(self) -> str:
-        return self.block.name
+        return self.block.name + SIGNED * self.signed
 
     @property
     def elements(self) -> int:
@@ -79,7 +83,7 @@ class Packed:
 
     @property
     def top(self) -> int:
-        """The greatest code, as stored."""
+        """The greatest code, as stored, where none is signed."""
         return (1 << sum(self.planes)) - 1
 
     @property
@@ -203,6 +207,7 @@ PACKED: dict[str, Packed | PackedFloats] = {
         Packed(Q5_0, (4, 1), zero=16),
         Packed(Q5_1, (4, 1), has_offset=True),
         Packed(Q8_0, (8,), zero=128),
+        Packed(Q8_0, (8,), signed=True),
         Packed(Q2_K, (2,), has_offset=True, scale_bytes="nibbles"),
         Packed(Q3_K, (2, 1), zero=4, scale_bytes="signed"),
         Packed(Q4_K, (4,), has_offset=True, scale_bytes="scale+min"),
@@ -213,7 +218,16 @@ PACKED: dict[str, Packed | PackedFloats] = {
 
 
 def packed(name: str) -> Packed | PackedFloats:
-    """The layout of a format by its name. Raises UnsupportedError."""
+    """A layout by its name; that of a format bears the format's. Raises UnsupportedError."""
     if name not in PACKED:
-        raise UnsupportedError(f"block type {name} has no kernels; there are {', '.join(PACKED)}")
+        known = dict.fromkeys(layout.block.name for layout in PACKED.values())
+        raise UnsupportedError(f"block type {name} has no kernels; there are {', '.join(known)}")
     return PACKED[name]
+
+
+def packed_for(name: str, signed_codes: bool) -> Packed | PackedFloats:
+    """The layout of a format where codes of eight bits are better signed, or are not. Raises
+    UnsupportedError.
+    """
+    signed = PACKED.get(name + SIGNED) if signed_codes else None
+    return signed or packed(name)

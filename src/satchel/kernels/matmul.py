@@ -27,7 +27,7 @@ from satchel.kernels.quantize import (
     SCALED_SUMS,
 )
 from satchel.lang.kernel import kernel
-from satchel.lang.ops import cast, dot4, muladd, splat_bytes
+from satchel.lang.ops import cast, dot4, dot4_signed, muladd, splat_bytes
 from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, minimum, size, splat
 from satchel.machine.tiles import Tiles
 
@@ -75,7 +75,7 @@ def read_quads(layout: Packed, chunk: Row, which: range, half: Half) -> list[V]:
                 piece = piece & ((1 << bits) - 1)
             quads[i] = quads[i] | (piece << shift) if shift else piece
         at, shift = at + LINE * n_lines, shift + bits
-    return list(quads.values())
+    return [quad.bits(i8) if layout.signed else quad for quad in quads.values()]
 
 
 def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Group]:
@@ -132,7 +132,7 @@ def add_chunk(
             for t, row in enumerate(here):
                 codes = splat_bytes(row.past(at + 4 * i, i32).load(), half.lanes, i8)
                 k = i % len(chains[t])
-                chains[t][k] = dot4(chains[t][k], quad, codes, top=layout.top)
+                chains[t][k] = add_quad(layout, chains[t][k], quad, codes)
         for t, row in enumerate(here):
             whole = cast(sum(chains[t][1:], start=chains[t][0]), f32)
             scale = group.scale * splat(row.past(SCALE, f32).load(), half.lanes)
@@ -150,6 +150,13 @@ def ask_ahead(layout: Packed, there: Row, part: int, parts: int) -> None:
     n_lines = layout.chunk_bytes // LINE
     for line in range(part * n_lines // parts, (part + 1) * n_lines // parts):
         there.past(LINE * line).prefetch()
+
+
+def add_quad(layout: Packed, s: V, quad: V, codes: V) -> V:
+    """s and the products of a quad's codes with four of x, which are never -128."""
+    if layout.signed:
+        return dot4_signed(s, quad, codes)
+    return dot4(s, quad, codes, top=layout.top)
 
 
 def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:

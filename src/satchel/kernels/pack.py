@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from satchel.base.dtypes import DType, i32, u8, u16, u32
-from satchel.formats import by_name
 from satchel.formats.packed import LINE, ROWS, Packed, PackedFloats, packed
 from satchel.kernels.blocks import RUN, FileBlock, read_block
 from satchel.lang.kernel import kernel
@@ -31,7 +30,8 @@ def pack(
     """Tile t: the 16 file rows from x's row 16 t on, n_blocks each, packed at out + t *
     tile_stride bytes.
     """
-    layout, block = packed(format), by_name(format)
+    layout = packed(format)
+    block = layout.block
     row_bytes = n_blocks * block.bytes
     for t in loop(lo, hi):
         tile, rows = out.past(t * tile_stride), x.past(t * ROWS * row_bytes)
@@ -65,7 +65,8 @@ def _pack_row(layout: Packed, out: Row, block: FileBlock, r: V) -> None:
         half = _field(block, name, 0, u16)
         out.past(2 * ROWS * i + r * 2, u16).store(half)
     lane, at = out.past(r * 4, u32), layout.header_bytes // 4
-    codes = [run.codes for run in read_block(block.format, block.row)]
+    runs = read_block(block.format, block.row)
+    codes = [run.codes - run.zero if layout.signed else run.codes for run in runs]
     n_runs = layout.chunk // RUN
     for chunk in range(layout.elements // layout.chunk):
         if layout.scale_bytes:
