@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +87,21 @@ class FakeModel:
         embedded = () if batch.embedded is None else batch.embedded
         states = [self.row(self.seen(batch, index))[:STATE_DIM] for index in embedded]
         self.states = np.array(states, np.float32).reshape(-1, STATE_DIM)
+        self.last_logits = logits
         return logits
+
+    def run_again(self, tokens: Sequence[int]) -> None:
+        last, logits = self.batches[-1], self.last_logits
+        assert last.n_tokens == len(last.wanted) == len(last.tables[0]) == len(tokens)
+        assert last.embedded is None
+        positions = last.positions + 1
+        assert np.all(positions % PAGE), "a page begins"
+        maxima, ranked = self.maxima, self.ranked
+        logits[:] = self.run(replace(last, tokens=np.array(tokens, np.int32), positions=positions))
+        maxima[:] = self.maxima
+        for old, new in zip(ranked, self.ranked, strict=True):
+            old[:] = new
+        self.last_logits, self.maxima, self.ranked = logits, maxima, ranked
 
     def check(self, batch: Batch) -> None:
         """Asserts what every batch must keep."""

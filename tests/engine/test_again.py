@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,15 +28,15 @@ def served(
     many steps were repeated."""
     model = FakeModel(windows=windows, n_pages=n_pages)
     engine = Engine(model)
-    repeat, n_repeated = engine.scheduler.again.next_step, 0
+    repeat, n_repeated = engine.scheduler.repeat, 0
 
-    def next_step(running: Any) -> Any:
+    def counted() -> list[int]:
         nonlocal n_repeated
-        step = None if anew else repeat(running)
-        n_repeated += step is not None
-        return step
+        tokens = [] if anew else repeat()
+        n_repeated += bool(tokens)
+        return tokens
 
-    engine.scheduler.again.next_step = next_step
+    engine.scheduler.repeat = counted
     asks = [Ask(engine, range(i, i + n), n_answer) for i, (n, n_answer, _) in enumerate(work)]
     for at in range(41):
         for ask, (_, _, when) in zip(asks, work, strict=True):
@@ -45,6 +44,7 @@ def served(
                 engine.submit(ask)
         for delta in engine.step():
             delta.request.deliver(delta)
+        engine.scheduler.check()
     run(engine)
     return model.batches, [ask.answer for ask in asks], n_repeated
 

@@ -10,9 +10,10 @@ import pytest
 
 from satchel.compiler.model import CompiledModel
 from satchel.files.checkpoint import open_checkpoint
-from satchel.measure import shapes
+from satchel.measure import profile, shapes
 from satchel.measure.bench import Runner, load_for
 from satchel.measure.costs import Cost, Costs
+from satchel.measure.limits import LimitMeter
 from satchel.measure.profile import Report, Roofs, profile_cases, profile_model
 from satchel.measure.shapes import Shape
 from satchel.measure.work import Attention, work_of
@@ -78,6 +79,33 @@ def test_a_step_is_work_waiting_and_python(report: Report) -> None:
         assert sum(k.share for k in kernels) == pytest.approx(1)
         assert sum(k.ms for k in kernels) == pytest.approx(step.work_ms)
         assert [k.ms for k in kernels] == sorted((k.ms for k in kernels), reverse=True)
+
+
+def test_every_row_is_beside_the_best_limits_of_all_the_run(
+    model: CompiledModel, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a bad moment came first, when there was no other measurement yet."""
+    best = Roofs(4e10, 1e11, 4e11, 1e11)
+    samples = iter([Roofs(1e9, 2e9, 3e9, 4e9)])
+
+    def measure_roofs(_: LimitMeter) -> Roofs:
+        return next(samples, best)
+
+    monkeypatch.setattr(profile, "measure_roofs", measure_roofs)
+    tokenizer = load_tokenizer(open_checkpoint(file).metadata)
+    report = profile_model(model, tokenizer, name="toy", n_prompt=N, depth=DEPTH)
+    assert report.roofs == best
+    costs, runner = Costs(model), Runner(model)
+    for (step, kernels), n in zip(report.steps, (N, 1), strict=True):
+        total = Cost()
+        for one in model.plan.steps:
+            total += costs.of(one, runner.batch(DEPTH, n))
+        assert step.limit_ms == pytest.approx(1e3 * best.seconds(total)[0])
+        for kernel in kernels:
+            ones = [s for s in model.plan.steps if s.kernel == kernel.kernel]
+            cost = sum((costs.of(one, runner.batch(DEPTH, n)) for one in ones), Cost())
+            least_ms = 1e3 * best.seconds(cost)[0]
+            assert kernel.fraction_of_limit == pytest.approx(least_ms / kernel.ms)
 
 
 def test_every_kernel_that_ran_is_named(report: Report, model: CompiledModel) -> None:

@@ -86,8 +86,10 @@ def test_arguments() -> None:
     plan = plan_of([Step("echo", args, Count(1), 3)], [Buffer("a", 32, "arena")], ("tokens",))
     executor, memory = bind(plan, 2)
     with executor:
-        for tokens in (3, 3, -(1 << 62)):
-            executor.run({"tokens": tokens})
+        given = {"tokens": 4}
+        for scalars in (given, given, {"tokens": 3}, given, {"tokens": -(1 << 62)}):
+            executor.run(scalars)
+            tokens = scalars["tokens"]
             expected = struct.pack("<f4xdqq", 0.1, 0.1, tokens, -5)
             assert memory.array("u1", 32).tobytes() == expected
 

@@ -129,7 +129,7 @@ class CompiledModel:
         n = limits.n_pages
         self._masses = [self._output(name, n).reshape(n, -1, PAGE) for name in masses]
         self._unmoved = dict.fromkeys(map(moved_name, range(limits.moves * len(self._kv))), 0)
-        self._last: Batch | None = None  # what the inputs hold
+        self._next = [self._inputs[name].data for name in ("tokens", "positions")]
         self._counts: dict[str, int] = {}
         self._scalars: dict[str, int] = {}
         self._logits = self._output("logits", MAX_WANTED)
@@ -242,6 +242,14 @@ class CompiledModel:
         self.start(batch)
         return self._logits[: len(batch.wanted), : self._vocab]
 
+    def run_again(self, tokens: Sequence[int]) -> None:
+        """See runtime.batch.Model."""
+        inputs, positions = self._next  # no arrays, as numpy's code is not in the caches now
+        for at, token in enumerate(tokens):
+            inputs[at] = token
+            positions[at] += 1
+        self.executor.run(self._scalars)
+
     def move(self, moves: Sequence[Moves]) -> None:
         """See runtime.batch.Model."""
         scalars = dict.fromkeys(self.plan.scalars, 0)
@@ -272,28 +280,8 @@ class CompiledModel:
 
     def start(self, batch: Batch, profile: bool = False) -> Profile | None:
         """Run a step; with `profile`, say what took how long."""
-        n = batch.n_tokens
-        if self._goes_on(batch):
-            self._inputs["tokens"][:n] = batch.tokens
-            self._inputs["positions"][:n] = batch.positions
-        else:
-            self._last = None
-            self._begin(batch)
-        self._last = batch
+        self._begin(batch)
         return self.executor.run(self._scalars, profile)
-
-    def _goes_on(self, batch: Batch) -> bool:
-        """Whether a batch is the last one again, but for its tokens and how far each has come."""
-        last = self._last
-        return (
-            last is not None
-            and batch.wanted is last.wanted
-            and batch.tables is last.tables
-            and batch.sequences is last.sequences
-            and batch.embedded is last.embedded is None
-            and batch.n_tokens == last.n_tokens == len(batch.tables[0])
-            and n_segments(_until(batch)) == n_segments(_until(last))
-        )
 
     def _begin(self, batch: Batch) -> None:
         """Write all that a step is given. Raises OptionError where there is no room for it."""

@@ -95,6 +95,8 @@ class Driver:
 
     def _wait(self) -> bool:
         """Sleeps until there is something to do; False when there will be nothing, or no more."""
+        if self.engine.has_work and not self.closed:
+            return True  # as most often, without a lock
         with self.changed:
             while not self.closed:
                 if self.engine.has_work:

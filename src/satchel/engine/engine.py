@@ -22,7 +22,7 @@ from satchel.engine.sequence import Sequence
 from satchel.engine.share import Share
 from satchel.engine.upkeep import Upkeep
 from satchel.machine.memory import resident_bytes
-from satchel.runtime.batch import Model
+from satchel.runtime.batch import Batch, Model
 
 if TYPE_CHECKING:
     from satchel.files.page_files import PageFolder
@@ -112,6 +112,7 @@ class Engine:
         self.eviction = eviction
         self.upkeep = Upkeep(self.saved, self.tree, self.scheduler.pace)
         self.relief = Relief(proxy(self))  # no cycle: memory is free once the last user goes
+        self.found: Logits  # of the step that was planned last; a repeated one's take their place
         self.submitted: deque[Request] = deque()
         self.jobs: deque[Callable[[], None]] = deque()  # to be done between steps; none raises
         self.n_steps = 0
@@ -171,27 +172,37 @@ class Engine:
 
         Raises what the model raises; `fail` must follow then.
         """
+        scheduler = self.scheduler
         while self.submitted:
-            self.scheduler.waiting.append(self.submitted.popleft())
-        self._do_jobs()
-        self.relief.tend(time.perf_counter())
-        if ended := self.scheduler.reap(time.perf_counter()):
+            scheduler.waiting.append(self.submitted.popleft())
+        if self.jobs:
+            self._do_jobs()
+        now_s = time.perf_counter()
+        if now_s >= self.relief.calm_until_s:
+            self.relief.tend(now_s)
+        if ended := scheduler.reap(now_s):
             return ended
-        batch = self.scheduler.next_batch()
-        if batch is None:
-            if not self.scheduler.has_work:
-                self.upkeep.tend(time.perf_counter())
+        tokens = scheduler.repeat()
+        batch = None if tokens else scheduler.next_batch()
+        if not scheduler.shares:
+            if not scheduler.has_work:
+                self.upkeep.tend(now_s)
             return []
-        self.upkeep.tend_beside(time.perf_counter())
+        if self.upkeep.resting or self.upkeep.todo:
+            self.upkeep.tend_beside(now_s)
         self.n_steps += 1
-        self.n_shares += len(self.scheduler.shares)
-        begun_s = time.perf_counter()
-        logits = self.model.run(batch)
-        self.scheduler.note_time(time.perf_counter() - begun_s)
-        found = Logits(logits, self.model.maxima, self.model.ranked)
-        _read_states(self.scheduler.shares, self.model)
-        answers = [_read(share, found) for share in self.scheduler.shares]
-        return self.scheduler.advance(answers)
+        self.n_shares += len(scheduler.shares)
+        if batch is None:
+            self.model.run_again(tokens)
+        else:
+            self._run(batch)
+        answers: list[list[int] | Exception] = []
+        for share in scheduler.shares:
+            try:
+                answers.append(share.request.read(self.found, share.rows))
+            except SatchelError as error:  # one request's trouble is not its neighbours'
+                answers.append(error)
+        return scheduler.advance(answers)
 
     def fail(self, error: Exception) -> list[Delta]:
         """Ends the requests of the step that raised `error`; other requests go on."""
@@ -232,16 +243,17 @@ class Engine:
                 n_bytes += len(pages) * pool.group.page_bytes
         return n_bytes
 
+    def _run(self, batch: Batch) -> None:
+        """A step that was planned."""
+        begun_s = time.perf_counter()
+        logits = self.model.run(batch)
+        self.scheduler.note_time(time.perf_counter() - begun_s)
+        self.found = Logits(logits, self.model.maxima, self.model.ranked)
+        _read_states(self.scheduler.shares, self.model)
+
     def _do_jobs(self) -> None:
         while self.jobs:
             self.jobs.popleft()()
-
-
-def _read(share: Share, logits: Logits) -> list[int] | Exception:
-    try:
-        return share.request.read(logits, share.rows)
-    except SatchelError as error:  # one request's trouble is not its neighbours'
-        return error
 
 
 def _read_states(shares: list[Share], model: Model) -> None:

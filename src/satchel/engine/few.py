@@ -7,7 +7,7 @@ caches hold its weights and none of our code, and so short a piece of it as this
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
+from collections.abc import Sequence
 from math import exp
 
 from satchel.engine.params import SamplingParams
@@ -19,21 +19,26 @@ def is_plain(params: SamplingParams) -> bool:
     return params.temperature > 0 and params.typical_p == 1 and not others
 
 
-def draw_few(logits: list[float], params: SamplingParams, random: int) -> int:
+def draw_few(logits: Sequence[float], params: SamplingParams, random: int) -> int:
     """Which of the likeliest tokens 64 random bits choose, given their logits, the greatest first.
 
     The same as sampler.draw chooses of what the filters leave.
     """
-    highest = logits[0]
-    weights = [exp(x - highest) for x in logits]
-    n = len(weights)
+    highest, least, temperature = logits[0], params.min_p, params.temperature
+    total = 0.0
+    sums: list[float] = []  # of those that weigh enough
+    for x in logits:
+        weight = exp(x - highest)
+        total += weight
+        if weight >= least:
+            sums.append(total)
+    n = len(sums)
     if params.top_p < 1:
-        sums = list(accumulate(weights))
-        n = 1 + bisect_left(sums, params.top_p * sums[-1], 0, n - 1)
-    while weights[n - 1] < params.min_p:
-        n -= 1
-    temperature = params.temperature
-    sums = list(accumulate([exp((x - highest) / temperature) for x in logits[:n]]))
-    total = sums[-1]
+        n = 1 + bisect_left(sums, params.top_p * total, 0, n - 1)
+    total = 0.0
+    sums.clear()
+    for x in logits[:n]:
+        total += exp((x - highest) / temperature)
+        sums.append(total)
     point = (random >> 11) * 2.0**-53 * total
     return min(bisect_right(sums, point), bisect_left(sums, total))

@@ -55,6 +55,7 @@ class Relief:
         self.n_refused = 0  # requests
         self._room = room
         self._lock = threading.Lock()
+        self.calm_until_s = 0.0  # when to look again; 0: memory is short
         self._due_s = 0.0
         self._why = ""  # memory is short; empty: it is not
         self._may_act = False
@@ -68,6 +69,7 @@ class Relief:
                 self._may_act = bool(self._why)
                 if not self._why:
                     self.stage = 0
+                self.calm_until_s = 0.0 if self._why else self._due_s
             return bool(self._why)
 
     def tend(self, now_s: float) -> None:

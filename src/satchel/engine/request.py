@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -96,7 +97,7 @@ class Request(ABC):
         self.n_cached = 0  # how much of the prompt was known when the request began
         self.n_generated = 0
         self.made_s = time.perf_counter()
-        self.due_s = None if terms.timeout_s is None else self.made_s + terms.timeout_s
+        self.due_s = math.inf if terms.timeout_s is None else self.made_s + terms.timeout_s
         self.begun_s = 0.0
         self.n_begun = 0
         self.first_s = 0.0  # when the prompt was done, and the first token there
@@ -104,12 +105,11 @@ class Request(ABC):
     def cancel(self) -> None:
         """Ends the request before the next step."""
         self.cancelled = True
+        self.due_s = -math.inf
 
-    def broken_off(self, now_s: float) -> FinishReason | None:
-        """Why the request is to end before its time, if it is."""
-        if self.cancelled:
-            return "cancelled"
-        return "timeout" if self.due_s is not None and now_s >= self.due_s else None
+    def break_off(self) -> Delta:
+        """The last delta of a request that was cancelled, or whose time is over: it is `due_s`."""
+        return self.finish("cancelled" if self.cancelled else "timeout")
 
     def begin(self) -> None:
         """The scheduler has taken this up, for the first time or again."""
@@ -207,7 +207,12 @@ class Generation(Request):
         self.detokenizer = detokenizer
         self.max_tokens = max_tokens
         self.stop_ids = stop_ids
-        self.stops = Stops(stops)
+        self.constraint = sampler.constraint
+        self.stops = held = Stops(stops)
+        push = detokenizer.push
+        self._text_of: Callable[[int], str] = push
+        if stops:
+            self._text_of = lambda token: held.push(push(token))
         self.n_top = sampler.params.logprobs
         self.logprobs: list[TokenLogprob] = []  # of the tokens that the last step led to
 
@@ -216,25 +221,28 @@ class Generation(Request):
         return len(self.sequence.tokens) - (1 if self.max_tokens else 0)
 
     def read(self, logits: Logits, rows: slice) -> list[int]:
-        places, tokens, n_top = range(rows.start, rows.stop), self.sequence.tokens, self.n_top
-        picked = [self.sampler.pick(logits, place, tokens) for place in places]
+        place, n_top = rows.start, self.n_top
+        if place == rows.stop:  # more of the prompt is to come
+            return []
+        token = self.sampler.pick(logits, place, self.sequence.tokens)
         if n_top is not None:
-            self.logprobs = [
-                token_logprob(logits.rows[place], logits.maxima[place], token, n_top)
-                for place, token in zip(places, picked, strict=True)
-            ]
-        return [*picked, *self.sampler.forced()]
+            found = token_logprob(logits.rows[place], logits.maxima[place], token, n_top)
+            self.logprobs = [found]
+        return [token] if self.constraint is None else [token, *self.sampler.forced()]
 
     def accept(self, tokens: list[int]) -> Delta | None:
         text = ""
         for number, token in enumerate(tokens, 1):
             self.sequence.tokens.append(token)
             self.n_generated += 1
-            self.first_s = self.first_s or time.perf_counter()
-            if token not in self.stop_ids:
-                text += self.stops.push(self.detokenizer.push(token))
-            is_done = number == len(tokens) and self.sampler.is_done
-            if token in self.stop_ids or self.stops.found or is_done:
+            if not self.first_s:
+                self.first_s = time.perf_counter()
+            is_end = token in self.stop_ids
+            if not is_end:
+                text += self._text_of(token)
+            if self.constraint is not None and number == len(tokens):
+                is_end = is_end or self.constraint.is_done
+            if is_end or self.stops.found:
                 return self.finish("stop", tokens[:number], text)
             if self.n_generated == self.max_tokens:
                 return self.finish("length", tokens[:number], text)
@@ -245,7 +253,7 @@ class Generation(Request):
 
     def delta(self, tokens: Items[int], text: str, stats: Stats | None = None) -> Delta:
         logprobs = tuple(self.logprobs[: len(tokens)])
-        return Delta(self, tuple(tokens), text, stats, logprobs=logprobs)
+        return Delta(self, tuple(tokens), text, stats, None, logprobs)
 
     def finish(self, reason: FinishReason, tokens: Items[int] = (), text: str = "") -> Delta:
         text += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
@@ -254,8 +262,7 @@ class Generation(Request):
         return super().finish(reason, tokens, text)
 
     def stats(self, reason: FinishReason) -> Stats:
-        constraint = self.sampler.constraint
-        mask_ms = 0.0 if constraint is None else constraint.mask_ms
+        mask_ms = 0.0 if self.constraint is None else self.constraint.mask_ms
         return replace(super().stats(reason), mask_ms=mask_ms)
 
 

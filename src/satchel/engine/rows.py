@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 WITHIN = np.arange(STRIP)  # the places within a strip
 
 
-class Logits(NamedTuple):
+class Logits:
     """The logits of a step's wanted positions, and what was found in them: see
     runtime.batch.Model.
     """
 
-    rows: Rows  # [m, vocab]
-    maxima: Rows  # [m, strips]
-    ranked: tuple[Ranks, Rows]  # [m, RANKED] both
+    def __init__(self, rows: Rows, maxima: Rows, ranked: tuple[Ranks, Rows]) -> None:
+        self.rows = rows  # [m, vocab]
+        self.maxima = maxima  # [m, strips]
+        self.ranked = ranked  # [m, RANKED] both
+        # the same, flat, for who reads few of them and spares numpy's code the way into the caches
+        self.ids, self.greatest = (array.reshape(-1).data for array in ranked)
 
 
 def strip_maxima(row: Row) -> Row:

@@ -99,15 +99,16 @@ class Sampler:
         Raises as `choose` does. A look at the whole row is spared where the few greatest are all
         that is asked for.
         """
-        ids, greatest = logits.ranked
-        if not self.takes_ranks or (first := ids.item(place, 0)) < 0:
+        at = RANKED * place
+        if not self.takes_ranks or (first := logits.ids[at]) < 0:
             return self.choose(logits.rows[place], history, logits.maxima[place])
         if self.random is None:
             return first
-        few = greatest[place, : self.params.top_k].tolist()
+        few = logits.greatest[at : at + self.params.top_k]
         if self.takes_few:
-            return ids.item(place, draw_few(few, self.params, self._random()))
-        c = Candidates(ids[place, : len(few)], np.array(few), is_ranked=True)
+            return logits.ids[at + draw_few(few, self.params, self._random())]
+        ids = np.array(logits.ids[at : at + len(few)])
+        c = Candidates(ids, np.array(few, np.float64), is_ranked=True)
         return self._draw_among(self._filtered(c))
 
     def choose(self, row: Row, history: Sequence[int], maxima: Row | None = None) -> int:

@@ -70,6 +70,7 @@ class Scheduler:
         self.arrivals: dict[Request, Arrival] = {}  # whose tokens are on their way from disk
         self.bite_bytes = BITE_BYTES  # of them, in a step
         self.shares: list[Share] = []  # of the step that is under way
+        self.is_repeated = False  # it is the one before once more
         self.again = Again()
         self.pace = Pace(model.max_batch)
 
@@ -82,13 +83,20 @@ class Scheduler:
         """All of them, first those that run."""
         return [*self.running, *self.waiting]
 
+    def repeat(self) -> list[int]:
+        """The tokens of the next step where it is the last one again, each request one further;
+        none where it has to be planned.
+        """
+        if self.waiting or self.arrivals:
+            return []
+        tokens = self.again.next_tokens()
+        if tokens:
+            self.shares, self.is_repeated = self.again.shares, True
+        return tokens
+
     def next_batch(self) -> Batch | None:
         """The next step for the model, None when there is nothing to do."""
-        changes = self.waiting or self.arrivals or self._full()
-        if not changes and (step := self.again.next_step(self.running)):
-            self.shares, batch = step
-            return batch
-        self.shares = []
+        self.shares, self.is_repeated = [], False
         self._admit()
         self._bring()
         self._forget()
@@ -108,40 +116,53 @@ class Scheduler:
         if not self.shares:
             return None
         batch = _batch(self.shares)
-        self.again.note(self.shares, batch)
+        self.again.note(self.shares, self.most_slots)
         return batch
 
     def advance(self, answers: Iterable[list[int] | Exception]) -> list[Delta]:
         """Goes on by what each share of the step led to: its tokens, or why it failed."""
         deltas: list[Delta] = []
-        for share, answer in zip(self.shares, answers, strict=True):
+        n_ended = 0
+        same_pages = self.is_repeated and self.again.n_left
+        for share, answer in zip(self.shares, answers):  # noqa: B905 - so it is quicker
             request = share.request
-            request.sequence.advance(share.n_tokens)
-            if share.begin // PAGE < share.end // PAGE:
-                self.tree.extend(request.sequence)
-            request.sequence.slide()
-            if not request.n_generated and answer:
-                self.tree.mark(request.sequence)  # another answer to the prompt begins here
+            if same_pages:
+                request.sequence.n_cached += 1
+            else:
+                self._settle(request.sequence, share.n_tokens)
+                if not request.n_generated and answer:
+                    self.tree.mark(request.sequence)  # another answer to the prompt begins here
             if isinstance(answer, Exception):
-                deltas.append(Delta(request, error=answer))
-            elif delta := request.accept(answer):
+                delta = Delta(request, error=answer)
+            else:
+                delta = request.accept(answer)
+            if delta is not None:
                 deltas.append(delta)
+                n_ended += delta.stats is not None or delta.error is not None
         self.shares = []
-        self._let_go(deltas)
+        if n_ended:
+            self._let_go(deltas)
         return deltas
+
+    def _settle(self, sequence: Sequence, n_tokens: int) -> None:
+        """So many more are cached: what is full is shared, and what no one will see is let go."""
+        n_before = sequence.n_cached // PAGE
+        sequence.advance(n_tokens)
+        if n_before < sequence.n_cached // PAGE:
+            self.tree.extend(sequence)
+        sequence.slide()
 
     def note_time(self, seconds: float) -> None:
         """The model took so long for the step that is under way."""
-        if self.again.batch is None:  # else there was no prompt in it
-            self.pace.note(sum(s.n_tokens for s in self.shares if s.n_tokens > 1), seconds)
+        self.pace.note(sum(s.n_tokens for s in self.shares if s.n_tokens > 1), seconds)
 
     def reap(self, now_s: float) -> list[Delta]:
         """Ends the requests that were cancelled, or whose time is over."""
-        deltas = [
-            request.finish(reason)
-            for request in self.requests()
-            if (reason := request.broken_off(now_s))
-        ]
+        deltas: list[Delta] = []
+        for requests in (self.running, self.waiting):
+            for request in requests:
+                if now_s >= request.due_s:
+                    deltas.append(request.break_off())
         if deltas:
             self._let_go(deltas)
         return deltas

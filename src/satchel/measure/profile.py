@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, astuple, dataclass, replace
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from satchel.compiler.model import CompiledModel
@@ -16,14 +17,11 @@ from satchel.engine.sampler import Sampler, SamplingParams
 from satchel.measure.bench import Case, Runner
 from satchel.measure.costs import Cost, Costs
 from satchel.measure.limits import LimitMeter
-from satchel.runtime.batch import Batch, CacheGroup, Moves, Sizes
-from satchel.runtime.executor import Profile
+from satchel.runtime.batch import PAGE, Batch
+from satchel.runtime.executor import Executor, Profile
 from satchel.text import Detokenizer, Tokenizer
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from satchel.engine.request import Delta
 
 PROMPT_RUNS = 5
@@ -152,10 +150,20 @@ def profile_model(
     """
     with LimitMeter(model.threads) as meter:
         profiler = Profiler(model, meter, depth)
-        steps = [profiler.prompt(n_prompt)] if n_prompt else []
-        decode = profiler.decode()
-        engine = profiler.engine(tokenizer, decode[0].python_ms)
-        return Report(name, [*steps, decode], engine, profiler.roofs)
+        runs = [profiler.prompt(n_prompt)] if n_prompt else []
+        runs.append(profiler.decode())
+        engine = profiler.engine(tokenizer)
+        return Report(name, [profiler.step(run) for run in runs], engine, profiler.roofs)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A test's median run, and the median of what Python takes around it."""
+
+    test: str
+    batch: Batch
+    profile: Profile
+    python_ms: float
 
 
 class Profiler:
@@ -170,57 +178,65 @@ class Profiler:
 
     @property
     def roofs(self) -> Roofs:
-        """The best that the machine could do between the steps that were profiled until now."""
+        """The best that the machine could do between all the steps that were profiled."""
         samples = (astuple(roofs) for roofs in self._roofs)
         return Roofs(*map(max, zip(*samples, strict=True)))
 
-    def prompt(self, n: int) -> tuple[StepTime, list[KernelTime]]:
+    def prompt(self, n: int) -> Run:
         """A chunk of a prompt, of n tokens or as many as one step takes."""
         n = min(n, self._model.max_batch)
-        return self._step(f"pp{n}", self._runner.batch(self._depth, n), PROMPT_RUNS)
+        batch = self._runner.batch(self._depth, n)
+        return self._run(f"pp{n}", batch, lambda: self._model.run(batch), PROMPT_RUNS)
 
-    def decode(self) -> tuple[StepTime, list[KernelTime]]:
+    def decode(self) -> Run:
         """One token, straight from the model: no engine, no sampler."""
-        return self._step("tg", self._runner.batch(self._depth, 1), DECODE_RUNS)
+        # where the token after it begins no page
+        batch = self._runner.batch(self._depth - (self._depth % PAGE == PAGE - 1), 1)
+        tokens = batch.tokens.tolist()
+        return self._run("tg", batch, lambda: self._model.run_again(tokens), DECODE_RUNS)
 
-    def _step(self, test: str, batch: Batch, runs: int) -> tuple[StepTime, list[KernelTime]]:
-        """The median step. Each run that is timed has a neighbour that is profiled: Python is what
-        the one takes longer."""
+    def _run(self, test: str, batch: Batch, timed: Callable[[], object], runs: int) -> Run:
+        """The median of some runs that are profiled, each beside one whose Python is timed."""
         profiles: list[Profile] = []
         python_ms: list[float] = []
-        for i in range(runs):
-            if i % ROOF_EVERY == 0:
-                self._roofs.append(measure_roofs(self._meter))
-            self._model.run(batch)  # so that both come right after another run
-            begin = time.perf_counter()
-            self._model.run(batch)
-            wall_ms = 1e3 * (time.perf_counter() - begin)
-            profile = self._model.start(batch, profile=True)
-            assert profile is not None
-            profiles.append(profile)
-            python_ms.append(wall_ms - profile.run_ns / 1e6)
+        with Watch(self._model.executor) as native:
+            for i in range(runs):
+                if i % ROOF_EVERY == 0:
+                    self._roofs.append(measure_roofs(self._meter))
+                self._model.run(batch)  # so that both come right after another run
+                begin = time.perf_counter()
+                timed()
+                python_ms.append(1e3 * (time.perf_counter() - begin) - native.ms[-1])
+                profile = self._model.start(batch, profile=True)
+                assert profile is not None
+                profiles.append(profile)
         middle = sorted(profiles, key=lambda p: p.run_ns)[runs // 2]
-        step = self._times(test, batch, middle, max(0.0, statistics.median(python_ms)))
-        return step, self._kernels(test, batch, middle)
+        return Run(test, batch, middle, statistics.median(python_ms))
 
-    def _times(self, test: str, batch: Batch, profile: Profile, python_ms: float) -> StepTime:
+    def step(self, run: Run) -> tuple[StepTime, list[KernelTime]]:
+        """A test's row and those of its kernels, beside the limits as they are known by now."""
+        return self._times(run), self._kernels(run)
+
+    def _times(self, run: Run) -> StepTime:
+        profile = run.profile
         run_ms = profile.run_ns / 1e6
         work_ms = float((profile.end_ns - profile.begin_ns).sum()) / 1e6 / self._model.threads
-        costs = (self._costs.of(step, batch) for step in self._model.plan.steps)
+        costs = (self._costs.of(step, run.batch) for step in self._model.plan.steps)
         return StepTime(
-            test=test,
-            tokens=batch.n_tokens,
+            test=run.test,
+            tokens=run.batch.n_tokens,
             depth=self._depth,
             threads=self._model.threads,
-            ms=run_ms + python_ms,
+            ms=run_ms + run.python_ms,
             work_ms=work_ms,
             waiting_ms=run_ms - work_ms,
-            python_ms=python_ms,
+            python_ms=run.python_ms,
             limit_ms=1e3 * self.roofs.seconds(sum(costs, Cost()))[0],
         )
 
-    def _kernels(self, test: str, batch: Batch, profile: Profile) -> list[KernelTime]:
+    def _kernels(self, run: Run) -> list[KernelTime]:
         """By kernel that had any tiles, the one that takes most time first."""
+        profile, roofs = run.profile, self.roofs
         times = (profile.end_ns - profile.begin_ns).sum(axis=0) / 1e9 / self._model.threads
         seconds: dict[str, float] = {}
         calls: Counter[str] = Counter()
@@ -228,16 +244,16 @@ class Profiler:
         for step, s in zip(self._model.plan.steps, times, strict=True):
             seconds[step.kernel] = seconds.get(step.kernel, 0.0) + float(s)
             calls[step.kernel] += 1
-            costs[step.kernel] = costs.get(step.kernel, Cost()) + self._costs.of(step, batch)
+            costs[step.kernel] = costs.get(step.kernel, Cost()) + self._costs.of(step, run.batch)
         total = sum(seconds.values())
         ran = {name: s for name, s in seconds.items() if s > 0}
         found: list[KernelTime] = []
         for name, s in sorted(ran.items(), key=lambda item: -item[1]):
-            cost, (limit, bound) = costs[name], self.roofs.seconds(costs[name])
+            cost, (limit, bound) = costs[name], roofs.seconds(costs[name])
             n_bytes, mads = cost.memory_bytes + cost.cache_bytes, cost.code_mads + cost.float_mads
             found.append(
                 KernelTime(
-                    test=test,
+                    test=run.test,
                     kernel=name,
                     calls=calls[name],
                     ms=1e3 * s,
@@ -252,21 +268,12 @@ class Profiler:
             )
         return found
 
-    def engine(self, tokenizer: Tokenizer, model_python_ms: float) -> list[EngineTime]:
-        """Steps of the whole engine that generate a token each: scheduler, model, sampler, text.
+    def engine(self, tokenizer: Tokenizer) -> list[EngineTime]:
+        """Steps of the whole engine that generate a token each: scheduler, model, sampler, text."""
+        return [self._engine(name, params, tokenizer) for name, params in SAMPLERS.items()]
 
-        `model_python_ms`: what Python takes within the model's part, as `decode` found.
-        """
-        return [
-            self._engine(name, params, tokenizer, model_python_ms)
-            for name, params in SAMPLERS.items()
-        ]
-
-    def _engine(
-        self, name: str, params: SamplingParams, tokenizer: Tokenizer, model_python_ms: float
-    ) -> EngineTime:
-        watched = Watched(self._model)
-        engine = Engine(watched)
+    def _engine(self, name: str, params: SamplingParams, tokenizer: Tokenizer) -> EngineTime:
+        engine = Engine(self._model)
         request = Generation(
             self._runner.tokens(max(1, self._depth)),
             engine.sequence(),
@@ -279,13 +286,12 @@ class Profiler:
         while not request.n_generated:
             engine.step()
         steps: list[float] = []
-        watched.ms.clear()
-        for _ in range(ENGINE_RUNS):
-            begin = time.perf_counter()
-            engine.step()
-            steps.append(1e3 * (time.perf_counter() - begin))
-        outside = (step - inside for step, inside in zip(steps, watched.ms, strict=True))
-        python_ms = statistics.median(outside) + model_python_ms
+        with Watch(self._model.executor) as native:
+            for _ in range(ENGINE_RUNS):
+                begin = time.perf_counter()
+                engine.step()
+                steps.append(1e3 * (time.perf_counter() - begin))
+        python_ms = statistics.median(map(sub, steps, native.ms))
         return EngineTime(
             name, self._depth, self._model.threads, statistics.median(steps), python_ms
         )
@@ -295,82 +301,21 @@ def _ignore(delta: Delta) -> None:
     """No one listens."""
 
 
-class Watched:
-    """A model that notes how long its runs take."""
+class Watch:
+    """Notes how long the native part of each run of an executor takes; all else is Python."""
 
-    def __init__(self, model: CompiledModel) -> None:
-        self._model = model
+    def __init__(self, executor: Executor) -> None:
         self.ms: list[float] = []
+        self._executor, self._native = executor, executor.native
 
-    @property
-    def vocab_size(self) -> int:
-        return self._model.vocab_size
+    def __enter__(self) -> Watch:
+        self._executor.native = replace(self._native, run=self._run)
+        return self
 
-    @property
-    def context_length(self) -> int:
-        return self._model.context_length
+    def __exit__(self, *_: object) -> None:
+        self._executor.native = self._native
 
-    @property
-    def max_batch(self) -> int:
-        return self._model.max_batch
-
-    @property
-    def groups(self) -> tuple[CacheGroup, ...]:
-        return self._model.groups
-
-    @property
-    def fingerprint(self) -> str:
-        """As the model's own."""
-        return self._model.fingerprint
-
-    def copy_page(self, group: int, source: int, target: int) -> None:
-        """As the model's own."""
-        self._model.copy_page(group, source, target)
-
-    def read_page(self, group: int, page: int) -> bytes:
-        """As the model's own."""
-        return self._model.read_page(group, page)
-
-    def mass(self, pages: Sequence[int]) -> NDArray[np.float32]:
-        """As the model's own."""
-        return self._model.mass(pages)
-
-    def move(self, moves: Sequence[Moves]) -> None:
-        """As the model's own."""
-        self._model.move(moves)
-
-    def write_page(self, group: int, page: int, data: bytes) -> None:
-        """As the model's own."""
-        self._model.write_page(group, page, data)
-
-    @property
-    def sizes(self) -> Sizes:
-        """As the model's own."""
-        return self._model.sizes
-
-    def discard_pages(self, group: int, pages: Sequence[int]) -> None:
-        """As the model's own."""
-        self._model.discard_pages(group, pages)
-
-    @property
-    def maxima(self) -> NDArray[np.float32]:
-        return self._model.maxima
-
-    @property
-    def ranked(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        return self._model.ranked
-
-    @property
-    def states(self) -> NDArray[np.float32]:
-        """As the model's own."""
-        return self._model.states
-
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """As the model's own."""
+    def _run(self, control: int) -> None:
         begin = time.perf_counter()
-        logits = self._model.run(batch)
+        self._native.run(control)
         self.ms.append(1e3 * (time.perf_counter() - begin))
-        return logits
-
-    def close(self) -> None:
-        """Nothing: the model is another's."""

@@ -142,6 +142,14 @@ class Model(Protocol):
         """
         ...
 
+    def run_again(self, tokens: Sequence[int]) -> None:
+        """The last run once more: of these tokens, one of each sequence, a position further.
+
+        Only after a run of one token of each sequence, all of whose logits were wanted; none begins
+        a page. Its results take the place of that run's, in what `run` gave, `maxima` and `ranked`.
+        """
+        ...
+
     @property
     def maxima(self) -> npt.NDArray[np.float32]:
         """The greatest of each STRIP neighbours in the logits of the last run, NaN where one is:

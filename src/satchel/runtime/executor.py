@@ -39,6 +39,18 @@ IDLE_SPIN_US: Final = 80  # how long workers stay awake after a run, as the next
 WAIT_SPIN_US: Final = 30  # how long they stay awake within a run, for tiles that others compute
 SHARES: Final = 2  # a claim takes 1 / (SHARES * threads) of the tiles that are left
 
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()  # all there are
+
+
+def _note_fork() -> None:
+    """In a forked child; to ask for the process at each run would take longer."""
+    for executor in _executors:
+        executor.is_forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -77,37 +89,44 @@ class Executor:
         self.plan = plan.check()
         self.threads = threads
         self.placement = placement or place(this_machine(), threads)
-        self._native = native(cache or ObjectCache(None))
-        self._tables = _Tables(plan, link, addresses(plan, memory), threads, self._native)
+        self.native = native(cache or ObjectCache(None))
+        self._tables = _Tables(plan, link, addresses(plan, memory), threads, self.native)
         self._limits = _tile_limits(plan)
-        self._given: dict[str, int] | None = None
+        self._given: Mapping[str, int] | None = None
         self._crew: _Crew | None = None
+        _executors.add(self)
         self._muster()
 
     def run(self, scalars: Mapping[str, int], profile: bool = False) -> Profile | None:
-        """Run all steps once; `scalars` has a value for each scalar of the plan.
+        """Run all steps once; `scalars` has a value for each scalar of the plan, and is not changed
+        afterwards: the same mapping is read but once.
 
         Returns when all is done; with `profile`, what took how long. Runs of several threads come
         one after another. Raises KernelError for scalars that are missing, unknown or out of range.
         """
-        self._notice_fork()
-        with self._lock:
+        if self.is_forked:
+            self._begin_anew()
+        self._lock.acquire()  # a `with` takes longer, where the caches hold nothing of ours
+        try:
             if self._crew is None:
                 raise KernelError("the executor is closed")
             tables = self._tables
-            given_anew = scalars != self._given
+            given_anew = scalars is not self._given
             if given_anew:
                 self._give(scalars)
             if profile:
-                return tables.profiled(self._native, self.threads)
-            self._native.run(tables.address)
+                return tables.profiled(self.native, self.threads)
+            self.native.run(tables.address)
             if given_anew:
                 tables.control["n_patches"] = 0  # the scalars are in place
             return None
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Send the workers home and give the tables back."""
-        self._notice_fork()
+        if self.is_forked:
+            self._begin_anew()
         with self._lock:
             self._crew = None
             self._dismiss()
@@ -125,19 +144,18 @@ class Executor:
 
     def _muster(self) -> None:
         """Start the workers, on tables as good as new."""
-        self._pid = os.getpid()
+        self.is_forked = False
         self._lock = threading.Lock()
         self._tables.reset()
-        self._crew = _Crew(self._native, self._tables, self.placement)
+        self._crew = _Crew(self.native, self._tables, self.placement)
         self._dismiss = weakref.finalize(self, self._crew.dismiss)  # also when Python ends
 
-    def _notice_fork(self) -> None:
+    def _begin_anew(self) -> None:
         """A forked child has no workers, and a lock that no one may ever release: take new ones."""
-        if self._pid != os.getpid():
-            self._dismiss.detach()
-            self._lock = threading.Lock()
-            if self._crew is not None:
-                self._muster()
+        self._dismiss.detach()
+        self.is_forked, self._lock = False, threading.Lock()
+        if self._crew is not None:
+            self._muster()
 
     def _give(self, scalars: Mapping[str, int]) -> None:
         """Put new scalars where `run` finds them."""
@@ -153,7 +171,7 @@ class Executor:
         except OverflowError as error:
             raise KernelError("a scalar does not fit 64 bits") from error
         tables.control["n_patches"] = tables.n_patches
-        self._given = dict(scalars)
+        self._given = scalars
 
 
 class _Crew:

@@ -23,7 +23,7 @@ class Detokenizer:
         at_start: bool = False,
         shown: Collection[int] = (),
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._known = tokenizer, tokenizer.shown
         self._shown = shown
         self._skip_special = skip_special
         self._at_start = at_start
@@ -34,8 +34,12 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """The text that the token completes, often "". Raises TextError for an unknown id."""
-        if self._is_usual and (text := self._tokenizer.shown_text(token)) is not None:
-            return text
+        if self._is_usual:
+            text = self._known.get(token)
+            if text is None:
+                text = self._tokenizer.shown_text(token)
+            if text is not None:
+                return text
         text = self._push(token)
         self._is_usual = self._may_be_usual and not self._decoder.getstate()[0]
         return text

@@ -37,7 +37,7 @@ class Tokenizer:
         metadata = vocabulary.metadata
         self._vocabulary = vocabulary
         self._coder = coder
-        self._shown: dict[int, str] = {}  # what `shown_text` gave lately
+        self.shown: dict[int, str] = {}  # what `shown_text` gave lately
         self._spaced = read_flag(metadata, "add_space_prefix", spaced)
         self._strips_after = _strips_after(vocabulary)
         self.vocab_size = len(vocabulary.texts)
@@ -100,7 +100,7 @@ class Tokenizer:
         """What a reader sees of a token by itself; None for a part of a character. Raises TextError
         for an id that does not exist.
         """
-        known = self._shown
+        known = self.shown
         if (text := known.get(token)) is not None:
             return text
         try:
