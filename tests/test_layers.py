@@ -7,9 +7,8 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "satchel"
@@ -63,8 +62,18 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
+def place(path: Path, node: ast.expr | ast.stmt) -> str:
+    return f"{name(path)}:{node.lineno}"
 
 
 def imported_rooms(path: Path, node: ast.AST) -> Iterator[str]:
@@ -92,94 +101,110 @@ def first_words(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> st
     return (ast.get_docstring(node) or "").split("\n", 1)[0]
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_room_imports_only_lower_rooms(path: Path) -> None:
-    mine = room(path)
-    assert mine in LEVELS, f"{name(path)}: {mine} is no room of the house"
-    for node in ast.walk(tree(path)):
-        for other in imported_rooms(path, node):
-            assert other == mine or LEVELS[other] < LEVELS[mine], (
-                f"{name(path)}:{node.lineno} imports {other}, which is not below {mine}"
-            )
+def test_a_room_imports_only_lower_rooms() -> None:
+    unknown = [name(path) for path in FILES if room(path) not in LEVELS]
+    assert not unknown, "no room of the house"
+    wrong = [
+        f"{place(path, node)} imports {other}, which is not below {room(path)}"
+        for path in FILES
+        for node in nodes(path)
+        for other in imported_rooms(path, node)
+        if other != room(path) and LEVELS[other] >= LEVELS[room(path)]
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_our_rooms_are_imported_at_the_top(path: Path) -> None:
-    if room(path) in MAY_IMPORT_LATE or path.relative_to(SOURCE).as_posix() in WARM_START:
-        return
-    for function in ast.walk(tree(path)):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            for node in ast.walk(function):
-                assert not list(imported_rooms(path, node)), (
-                    f"{name(path)}:{node.lineno} imports late"
-                )
-
-
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_names_of_instruction_sets_stay_in_their_rooms(path: Path) -> None:
-    if path.relative_to(SOURCE).as_posix().startswith(ISA_ROOMS):
-        return
-    docs = {
-        n.body[0].lineno
-        for n in ast.walk(tree(path))
-        if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(n)
+def test_our_rooms_are_imported_at_the_top() -> None:
+    late = {
+        place(path, node)
+        for path in FILES
+        if room(path) not in MAY_IMPORT_LATE
+        and path.relative_to(SOURCE).as_posix() not in WARM_START
+        for function in nodes(path)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if list(imported_rooms(path, node))
     }
-    text = path.read_text(encoding="utf-8")
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.NAME, tokenize.STRING) and token.start[0] not in docs:
-            assert not ISA.search(token.string), (
-                f"{name(path)}:{token.start[0]} says {token.string}"
-            )
+    assert not late
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_names_of_architectures_stay_in_their_rooms(path: Path) -> None:
-    is_a_table_of_real_models = path.relative_to(SOURCE).as_posix() == "measure/shapes.py"
-    if room(path) in ARCH_ROOMS or is_a_table_of_real_models:
-        return
-    for node in ast.walk(tree(path)):
-        said = {
-            ast.Constant: lambda n: n.value,
-            ast.Name: lambda n: n.id,
-            ast.Attribute: lambda n: n.attr,
-            ast.ImportFrom: lambda n: (n.module or "").rpartition(".")[2],
-        }.get(type(node), lambda _: None)(node)
-        assert not (isinstance(said, str) and said.lower() in ARCHS), f"{name(path)} says {said}"
+def test_names_of_instruction_sets_stay_in_their_rooms() -> None:
+    said: list[str] = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        elsewhere = not path.relative_to(SOURCE).as_posix().startswith(ISA_ROOMS)
+        if not elsewhere or not ISA.search(text):
+            continue
+        docs = {
+            n.body[0].lineno
+            for n in nodes(path)
+            if isinstance(n, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(n)
+        }
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in (tokenize.NAME, tokenize.STRING) and token.start[0] not in docs:
+                found = ISA.search(token.string)
+                said += [f"{name(path)}:{token.start[0]} says {token.string}"] if found else []
+    assert not said
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.name != "options.py"], ids=name)
-def test_the_environment_is_read_in_one_place(path: Path) -> None:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            said = f"{node.value.id}.{node.attr}"
-            assert said not in ("os.environ", "os.getenv", "os.environb"), (
-                f"{name(path)}:{node.lineno}"
-            )
+def test_names_of_architectures_stay_in_their_rooms() -> None:
+    said: list[str] = []
+    for path in FILES:
+        is_a_table_of_real_models = path.relative_to(SOURCE).as_posix() == "measure/shapes.py"
+        if room(path) in ARCH_ROOMS or is_a_table_of_real_models:
+            continue
+        for node in nodes(path):
+            word = {
+                ast.Constant: lambda n: n.value,
+                ast.Name: lambda n: n.id,
+                ast.Attribute: lambda n: n.attr,
+                ast.ImportFrom: lambda n: (n.module or "").rpartition(".")[2],
+            }.get(type(node), lambda _: None)(node)
+            if isinstance(word, str) and word.lower() in ARCHS:
+                said.append(f"{name(path)} says {word}")
+    assert not said
 
 
-@pytest.mark.parametrize("path", FILES + TESTS, ids=name)
-def test_files_and_functions_are_short(path: Path) -> None:
+def test_the_environment_is_read_in_one_place() -> None:
+    read = [
+        place(path, node)
+        for path in FILES
+        if path.name != "options.py"
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and f"{node.value.id}.{node.attr}" in ("os.environ", "os.getenv", "os.environb")
+    ]
+    assert not read
+
+
+def test_files_and_functions_are_short() -> None:
     """Longer ones say why in their first line, with the word `long`."""
-    module = tree(path)
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= FILE_LINES or "long" in first_words(module), f"{name(path)} has {lines} lines"
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert lines <= FUNCTION_LINES or "long" in first_words(node), (
-                f"{name(path)}: {node.name} has {lines} lines"
-            )
+    too_long: list[str] = []
+    for path in FILES + TESTS:
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > FILE_LINES and "long" not in first_words(tree(path)):
+            too_long.append(f"{name(path)} has {lines} lines")
+        for node in nodes(path):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES and "long" not in first_words(node):
+                    too_long.append(f"{name(path)}: {node.name} has {lines} lines")
+    assert not too_long
 
 
-@pytest.mark.parametrize("path", FILES + TESTS, ids=name)
-def test_nothing_is_left_undone(path: Path) -> None:
-    assert not BANNED_NAMES & set(path.with_suffix("").relative_to(ROOT).parts)
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Name):
-            assert node.id != "NotImplementedError", f"{name(path)}:{node.lineno}"
-        if isinstance(node, ast.Attribute):
-            skips = ("skip", "skipif", "xfail", "importorskip", "skipTest")
-            assert node.attr not in skips, f"{name(path)}:{node.lineno} leaves out a test"
+def test_nothing_is_left_undone() -> None:
+    skips = ("skip", "skipif", "xfail", "importorskip", "skipTest")
+    undone: list[str] = []
+    for path in FILES + TESTS:
+        if BANNED_NAMES & set(path.with_suffix("").relative_to(ROOT).parts):
+            undone.append(f"{name(path)} has a name that says nothing")
+        for node in nodes(path):
+            if isinstance(node, ast.Name) and node.id == "NotImplementedError":
+                undone.append(place(path, node))
+            if isinstance(node, ast.Attribute) and node.attr in skips:
+                undone.append(f"{place(path, node)} leaves out a test")
+    assert not undone
 
 
 def test_every_room_with_code_has_tests() -> None:
