@@ -17,6 +17,7 @@ from satchel.compiler.pipeline import prepare
 from satchel.compiler.plan_cache import find_ready, parse_ready, ready_key
 from satchel.files.checkpoint import Checkpoint, open_checkpoint
 from satchel.lang.target import TARGETS
+from satchel.machine.tiles import Tiles
 from satchel.runtime.objects import ObjectCache
 
 LIMITS = Limits(32, 64, 2, 4)
@@ -57,6 +58,7 @@ def test_the_key_names_all_that_decides(
         ready_key(other, host_target(), LIMITS),
         ready_key(model, foreign, LIMITS),
         ready_key(model, host_target(), Limits(32, 128, 2, 4)),
+        ready_key(model, host_target(), LIMITS, Tiles(ahead_bytes=0)),
     ]
     monkeypatch.setattr(plan_cache, "plan_digest", lambda: "another source")
     keys.append(ready_key(model, host_target(), LIMITS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,28 @@ from satchel.base.errors import CacheError
 from satchel.machine import Machine, tuned
 from satchel.machine.fakes import HYBRID_LAPTOP, SMALL_BOARD
 from satchel.machine.load import LoadMeter, busy_s, others_share
+from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.machine.tuned import (
+    TileTrial,
     Trial,
     Tuned,
     best_threads,
     forget_tuned,
     keep_tuned,
     read_tuned,
+    tiles_of,
     tuned_path,
 )
 
-FOUND = Tuned(3, "some model", False, (Trial(3, 100.0, 10.0), Trial(4, 90.5, 9.0)))
+FOUND = Tuned(
+    3,
+    "some model",
+    False,
+    (Trial(3, 100.0, 10.0), Trial(4, 90.5, 9.0)),
+    "some target",
+    Tiles(tokens=6, run_bytes=1 << 20),
+    (TileTrial("tokens", 8, 1.0, False), TileTrial("tokens", 6, 1.2, True)),
+)
 
 
 def test_kept_and_forgotten(tmp_path: Path) -> None:
@@ -75,19 +86,59 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(["schema", "machine", "threads", "model", "busy", "trials"]), JSON)
+WHOLE = {"schema": 2, "machine": tuned.facts(SMALL_BOARD), **asdict(FOUND)}
+
+
+def test_what_was_kept_is_read() -> None:
+    assert _read(json.dumps(WHOLE)) == FOUND
+
+
+@pytest.mark.parametrize("missing", ["target", "tiles", "tile_trials"])
+def test_a_file_of_an_older_version(missing: str) -> None:
+    assert _read(json.dumps(WHOLE | {"schema": 1})) is None
+    assert _read(json.dumps({k: v for k, v in WHOLE.items() if k != missing})) is None
+
+
+@given(st.sampled_from(sorted(WHOLE)), JSON)
 def test_absurd_content(key: str, value: Any) -> None:
-    content = {"schema": 1, "machine": tuned.facts(SMALL_BOARD), "threads": 3, "model": "m"}
-    content |= {"busy": False, "trials": [], key: value}
-    found = _read(json.dumps(content))
+    found = _read(json.dumps(WHOLE | {key: value}))
     assert found is None or (type(found.threads) is int and 1 <= found.threads <= 8)
+
+
+@given(st.sampled_from(sorted(vars(DEFAULT))), JSON)
+def test_absurd_tiles(key: str, value: Any) -> None:
+    """What is read can be made: see tests/kernels/test_tiles.py for all that can."""
+    found = _read(json.dumps(WHOLE | {"tiles": vars(DEFAULT) | {key: value}}))
+    assert found is None or found.tiles.are_sane
+
+
+@pytest.mark.parametrize(
+    "tiles",
+    [
+        Tiles(tokens=0),
+        Tiles(tokens=17),
+        Tiles(lanes=5),
+        Tiles(ahead_bytes=-1),
+        Tiles(ahead_bytes=True),
+        Tiles(longest_run=0),
+        Tiles(run_bytes=0),
+        Tiles(queries=25),
+    ],
+)
+def test_tiles_that_make_no_sense(tiles: Tiles) -> None:
+    assert DEFAULT.are_sane
+    assert not tiles.are_sane
+    assert _read(json.dumps(WHOLE | {"tiles": vars(tiles)})) is None
+
+
+def test_tiles_are_for_their_target() -> None:
+    assert tiles_of(FOUND, "some target") == FOUND.tiles
+    assert tiles_of(FOUND, "another") == tiles_of(None, "some target") == DEFAULT
 
 
 @given(st.text() | st.integers(0, 600))
 def test_damaged_files(damage: str | int) -> None:
-    whole = json.dumps(
-        {"schema": 1, "machine": tuned.facts(SMALL_BOARD), "threads": 3, "trials": [{"a": 1}]}
-    )
+    whole = json.dumps(WHOLE | {"trials": [{"a": 1}]})
     assert _read(damage if isinstance(damage, str) else whole[:damage]) is None
 
 

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.compiler.test_invariants import another_target
 from tests.measure.tiny import write_tiny
 
-from satchel.compiler.model import load_model
+from satchel.compiler.explain import explain
+from satchel.compiler.model import host_target, load_model
 from satchel.files.checkpoint import open_checkpoint
 from satchel.machine import Machine, this_machine, tuned
 from satchel.machine.fakes import HYBRID_LAPTOP, SMALL_BOARD, TWO_SOCKETS
+from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.machine.tuned import Trial, Tuned, keep_tuned
 from satchel.measure import tune
 from satchel.measure.bench import Case
@@ -82,3 +85,26 @@ def test_models_use_what_was_measured(model: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("SATCHEL_THREADS")
     monkeypatch.setattr(tuned, "VERSION", "0")
     assert threads(None) == this_machine().default_threads
+
+
+@pytest.mark.slow
+def test_models_use_the_tiles_that_were_measured(model: str) -> None:
+    """On the target that they were measured on, and on no other."""
+    folder, checkpoint = Path(model).parent / "cache", open_checkpoint(Path(model))
+    mine = Tiles(tokens=2)
+
+    def loaded(target: str | None = None, given: Tiles | None = None) -> tuple[Tiles, bool, str]:
+        """The tiles, whether the kernels are made so, and what pages of KV on disk are known by."""
+        with load_model(
+            checkpoint, context=64, n_pages=1, threads=1, target=target, tiles=given
+        ) as m:
+            products = [s.kernel for s in m.plan.steps if s.kernel.startswith("matmul")]
+            return m.tiles, not any("_4_2_1" in name for name in products), m.fingerprint
+
+    before = loaded()
+    assert before[:2] == (DEFAULT, False)
+    keep_tuned(folder, this_machine(), Tuned(1, "m", False, (), host_target().name, mine))
+    assert loaded() == (mine, True, before[2])
+    assert loaded(given=DEFAULT) == before
+    assert loaded(target=another_target())[0] == DEFAULT
+    assert not any("_4_2_1(" in text for _, text in explain(checkpoint))

@@ -11,6 +11,7 @@ from satchel.base import log
 from satchel.base.options import options
 from satchel.cli.output import as_json
 from satchel.files.caches import cache_sizes, clear_caches
+from satchel.machine.tiles import DEFAULT
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -61,6 +62,13 @@ def facts(threads: int | None) -> dict[str, Any]:
     }
 
 
+def tiles_text(tiles: dict[str, Any]) -> str:
+    """Those that are not as by default."""
+    usual = asdict(DEFAULT)
+    changed = [f"{name} {value}" for name, value in tiles.items() if value != usual[name]]
+    return f"tiles: {', '.join(changed) or 'as by default'}"
+
+
 def text(found: dict[str, Any]) -> str:
     """All that is shown, for people."""
     machine, target, limits = found["machine"], found["target"], found["limits"]
@@ -73,7 +81,9 @@ def text(found: dict[str, Any]) -> str:
         "processor": f"{machine['name']} ({machine['isa']}, LLVM calls it {machine['cpu']})",
         "cores": f"{machine['cores']}, {machine['logical_cpus']} logical, "
         f"{machine['allowed_cpus']} allowed{quota}; {machine['default_threads']} threads at first",
-        "tuned": f"threads: {tuned['threads']}, by {tuned['model']}" if tuned else "not yet",
+        "tuned": f"threads: {tuned['threads']}, by {tuned['model']}; {tiles_text(tuned['tiles'])}"
+        if tuned
+        else "not yet",
         "caches": caches,
         "memory": log.size(machine["memory_bytes"]),
         "features found": " ".join(machine["features_found"]),

@@ -369,11 +369,13 @@ COMMANDS = {
         "q5_k_m, q6_k, q8_0, f16. Slower means: by more than 3 standard deviations and 2 %.",
     ),
     "tune": Command(
-        "measure which number of threads is best here, and keep it",
+        "measure which number of threads and which tiles are best here, and keep them",
         (MODEL, Flag(("--clear",), "forget what was measured", switch, False), JSON),
         "[MODEL]",
         "tune:tune",
-        "Without a model, random weights are made and deleted. It is used wherever -t is not.",
+        "Takes some 10 seconds, most of it with random weights, which are deleted again; threads "
+        "are tried with the model, if one is named. The number is used wherever -t is not. Tiles "
+        "are how kernels cut their work, and change no bit of an answer.",
     ),
     "measure": Command(
         "what types for the KV cache cost a model's answers",

@@ -63,8 +63,8 @@ def measured(model: str | None) -> Tuned:
 
 
 def text(found: Tuned) -> str:
-    """A row for each trial; the chosen one is marked."""
-    rows = [
+    """A row for each trial; the chosen ones are marked."""
+    threads = [
         (
             trial.threads,
             f"{trial.prompt_tokens_per_s:.1f}",
@@ -73,7 +73,28 @@ def text(found: Tuned) -> str:
         )
         for trial in found.trials
     ]
-    return table(("threads", "prompt tokens/s", "generated tokens/s", ""), rows)
+    tiles = [
+        (WORDS[trial.choice], trial.value, f"{trial.speed:.2f}", "chosen" if trial.chosen else "")
+        for trial in found.tile_trials
+    ]
+    return "\n\n".join(
+        table(heads, rows)
+        for heads, rows in (
+            (("threads", "prompt tokens/s", "generated tokens/s", ""), threads),
+            (("tiles", "", "speed of their kernels", ""), tiles),
+        )
+        if rows
+    )
+
+
+WORDS = {
+    "ahead_bytes": "bytes of weights asked for ahead",
+    "run_bytes": "bytes of a run of tokens",
+    "longest_run": "tokens of a run",
+    "tokens": "tokens of a product at once",
+    "lanes": "rows of a product at once",
+    "queries": "queries of attention at once",
+}
 
 
 def first_use(threads: int | None, path: Path, name: str) -> str | None:

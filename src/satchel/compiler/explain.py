@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from satchel.archs import trace
 from satchel.base.errors import OptionError
+from satchel.base.options import options
 from satchel.compiler.limits import Limits
 from satchel.compiler.model import MAX_BATCH, MAX_SEQUENCES, host_target
 from satchel.compiler.pipeline import compile_graph, fuse
 from satchel.files.checkpoint import Checkpoint
+from satchel.machine import this_machine
+from satchel.machine.tuned import read_tuned, tiles_of
 
 
 def explain(
@@ -27,7 +30,9 @@ def explain(
         raise OptionError(f"there is no layer {layer}: the model has layers 0 to {n_layers - 1}")
     yield f"graph, layer {layer}: what is computed", graph.text(layer)
     yield f"fused graph, layer {layer}: what is computed at once", fuse(graph).text(layer)
-    lowered = compile_graph(graph, host_target(target), Limits(MAX_BATCH, 4096, 64, MAX_SEQUENCES))
+    limits, chosen = Limits(MAX_BATCH, 4096, 64, MAX_SEQUENCES), host_target(target)
+    tuned = read_tuned(options().cache_dir, this_machine())
+    lowered = compile_graph(graph, chosen, limits, tiles_of(tuned, chosen.name))
     steps = [step for step in lowered.plan.steps if step.note.startswith(f"layer {layer}:")]
     yield (
         f"plan, layer {layer}: kernel(arguments) * tiles",

@@ -22,6 +22,11 @@ def busy_s(cpus: Iterable[int], root: Path = Path("/")) -> float | None:
         return None
 
 
+def _own_s() -> float:
+    """Seconds that this process has used, and children of it that are done."""
+    return sum(os.times()[:4])
+
+
 class LoadMeter:
     """Measures from `with` to its end which share of the CPUs others took: 0 to 1."""
 
@@ -30,7 +35,7 @@ class LoadMeter:
         self.share = 0.0
 
     def __enter__(self) -> LoadMeter:
-        self._begin = busy_s(self._cpus), time.process_time(), time.perf_counter()
+        self._begin = busy_s(self._cpus), _own_s(), time.perf_counter()
         return self
 
     def __exit__(
@@ -42,7 +47,7 @@ class LoadMeter:
         before, own, begin = self._begin
         after = busy_s(self._cpus)
         if before is not None and after is not None:
-            others = after - before - (time.process_time() - own)
+            others = after - before - (_own_s() - own)
             room = (time.perf_counter() - begin) * len(self._cpus)
             self.share = min(1.0, max(0.0, others / room)) if room else 0.0
 

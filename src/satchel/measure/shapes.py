@@ -82,6 +82,7 @@ SHAPES = {
         "llama", 16, 2048, 8192, 32, 8, 64, 128256, "llama-bpe", 131072, 5e5, rope_factors=True
     ),
     "llama-3.2-1b-slice": Shape("llama", 2, 2048, 8192, 32, 8, 64, 8192, "llama-bpe", 4096, 5e5),
+    "llama-3.2-1b-layer": Shape("llama", 1, 2048, 8192, 32, 8, 64, 512, "llama-bpe", 4096, 5e5),
     "llama-3.2-3b": Shape(
         "llama", 28, 3072, 8192, 24, 8, 128, 128256, "llama-bpe", 131072, 5e5, rope_factors=True
     ),

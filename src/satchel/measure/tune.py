@@ -1,33 +1,38 @@
-"""Which number of threads is best on this machine, by trying: a few seconds, once.
+"""Which number of threads is best on this machine, and then which tiles, by trying: some seconds,
+once. For tiles see tune_tiles.py.
 
 The candidates take turns, on one model with as many crews of workers; those that have no turn
 sleep. What counts is prompts and generation alike, by the geometric mean of their speeds. Of those
 within `NOISE` of the best, the smallest number is taken: it leaves more to others.
 
-How long workers stay awake while they wait, and how much of a matrix a tile takes, are no
-candidates: 5 to 200 us, and half to twice the run of a matrix, made no difference beyond the noise.
+How long workers stay awake while they wait, and how much of a matrix they claim at once, are no
+candidates: 5 to 200 us, and half to twice the share, made no difference beyond the noise.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from satchel.base import log
-from satchel.base.errors import CacheError
+from satchel.base.errors import CacheError, OptionError
 from satchel.base.options import options
 from satchel.compiler.model import CompiledModel, load_model
 from satchel.files.checkpoint import Checkpoint
 from satchel.machine import Machine, this_machine
 from satchel.machine.load import LoadMeter, others_share
+from satchel.machine.tiles import DEFAULT
 from satchel.machine.tuned import Trial, Tuned, keep_tuned, read_tuned
 from satchel.measure.bench import Case, Runner
+from satchel.measure.tune_tiles import tune_tiles
 from satchel.runtime.batch import PAGE
 
 SHAPE, FORMAT = "llama-3.2-1b-slice", "q4_0"  # what is run when no model is named: no download
-BUDGET_S = 4.0  # of all samples together
+BUDGET_S = 3.0  # of all samples together
+PATIENCE_S = 10.0  # of first use: no choice of tiles is begun after so long
 MOST_SAMPLE_S = 0.1
 ROUNDS = 5
 NOISE = 0.03
@@ -57,10 +62,29 @@ def choose(trials: Sequence[Trial]) -> int:
     return min(threads for threads, score in scores.items() if score >= enough)
 
 
-def tune(checkpoint: Checkpoint, name: str) -> tuple[Tuned, CompiledModel]:
-    """Try all candidates on a model, which is closed when this returns. Raises SatchelError."""
-    machine = this_machine()
-    numbers = candidates(machine)
+def tune(
+    checkpoint: Checkpoint, name: str, patience_s: float = math.inf
+) -> tuple[Tuned, CompiledModel]:
+    """Try all numbers of threads on a model, which is closed when this returns, and tiles on one of
+    random weights. Raises SatchelError.
+    """
+    machine, begin = this_machine(), time.monotonic()
+    with LoadMeter(machine.allowed) as load:
+        trials, model = try_threads(checkpoint, candidates(machine))
+        threads = choose(trials)
+        try:
+            target, tiles, tile_trials = tune_tiles(threads, begin + patience_s)
+        except (OptionError, OSError) as error:  # there is no room for the weights
+            log.warning(f"no tiles were tried: {error}")
+            target, tiles, tile_trials = "", DEFAULT, []
+    found = (threads, name, load.share > BUSY, tuple(trials), target, tiles, tuple(tile_trials))
+    return Tuned(*found), model
+
+
+def try_threads(
+    checkpoint: Checkpoint, numbers: Sequence[int]
+) -> tuple[list[Trial], CompiledModel]:
+    """Time these numbers of threads on a model, which is closed when this returns."""
     context = min(512, checkpoint.metadata.get_int(f"{checkpoint.arch}.context_length"))
     with ExitStack() as stack:
         model = stack.enter_context(
@@ -79,10 +103,9 @@ def tune(checkpoint: Checkpoint, name: str) -> tuple[Tuned, CompiledModel]:
         runner = Runner(model)
         runner.warm_up()
         cases = _sized(runner, BUDGET_S / (2 * ROUNDS * len(numbers)))
-        with LoadMeter(machine.allowed) as load:
-            trials = sample(numbers, cases, take_turn)
+        trials = sample(numbers, cases, take_turn)
         model.executor = crews[numbers[-1]]
-    return Tuned(choose(trials), name, load.share > BUSY, tuple(trials)), model
+    return trials, model
 
 
 def sample(
@@ -123,7 +146,7 @@ def ensure_tuned(checkpoint: Checkpoint, name: str) -> str | None:
         return None
     tuned = None
     if others_share(machine.allowed, LOOK_S) <= BUSY:
-        tuned, _ = tune(checkpoint, name)
+        tuned, _ = tune(checkpoint, name, PATIENCE_S)
     if tuned is None or tuned.busy:
         return (
             f"this machine is busy, so it was not tuned: {count(machine.default_threads)}, as by "
@@ -133,7 +156,8 @@ def ensure_tuned(checkpoint: Checkpoint, name: str) -> str | None:
         keep_tuned(folder, machine, tuned)
     except CacheError as error:
         log.warning(f"what was measured can't be kept, and will be again: {error}")
-    return f"{count(tuned.threads)} measured best here (satchel tune --help)"
+    tiles = " and some tiles" if tuned.tiles != DEFAULT else ""
+    return f"{count(tuned.threads)}{tiles} measured best here (satchel tune --help)"
 
 
 def count(threads: int) -> str:
