@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if set(REAL_MODELS) & {*getattr(item, "fixturenames", ()), *values}:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where models that are compiled keep their kernels, so that no other test compiles them again:
+    one folder for all processes that share the tests. For tests that aren't about the cache.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache"
 
 
 @pytest.fixture(scope="session")

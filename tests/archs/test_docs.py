@@ -46,7 +46,7 @@ def write_olmo2(path: Path) -> None:
     write_gguf(path, metadata, tensors)
 
 
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_runs(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
     code = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     exec(compile("\n".join(code), PAGE.name, "exec"), {"__name__": "example"})
@@ -55,7 +55,7 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     tokens = [3, 14, 15, 9, 2, 6]
     want = reference_logits(checkpoint, tokens)
     n = np.arange(len(tokens), dtype=np.int32)
-    with load_model(checkpoint, context=64, threads=1, cache=tmp_path) as model:
+    with load_model(checkpoint, context=64, threads=1, cache=cache) as model:
         batch = Batch(
             np.array(tokens, np.int32), n, np.zeros_like(n), (np.zeros((1, 1), np.int32),), n
         )

@@ -48,9 +48,9 @@ def decoded(model: CompiledModel, *, anew: bool) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("case", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
-def test_a_run_again_is_a_run(case: str, tmp_path: Path) -> None:
+def test_a_run_again_is_a_run(case: str, tmp_path: Path, cache: Path) -> None:
     file = open_checkpoint(write_tiny(case, tmp_path / "m.gguf"))
-    with load_model(file, context=1152, threads=2, n_pages=40, cache=tmp_path) as model:
+    with load_model(file, context=1152, threads=2, n_pages=40, cache=cache) as model:
         once = decoded(model, anew=False)
         again = decoded(model, anew=True)
     np.testing.assert_array_equal(once, again)

@@ -59,13 +59,13 @@ def test_a_plan_has_pages_of_its_types(types: Types, tmp_path: Path) -> None:
 @pytest.mark.parametrize("types", [*SOME, ("int4", "int4-rot"), ("bf16", "int8")], ids="-".join)
 @pytest.mark.parametrize("case", ["llama-yarn", "gemma3-capped"])
 def test_tiny_models_come_near_f16_and_keep_their_bits(
-    case: str, types: Types, tmp_path: Path
+    case: str, types: Types, tmp_path: Path, cache: Path
 ) -> None:
     checkpoint, ids = open_checkpoint(write_tiny(case, tmp_path / "m.gguf")), tiny.tokens(case)
     found: dict[Types, list[np.ndarray]] = {}
     for each in ((F16, F16), types):
         with load_model(
-            checkpoint, context=256, threads=2, n_pages=8, cache=tmp_path, cache_types=each
+            checkpoint, context=256, threads=2, n_pages=8, cache=cache, cache_types=each
         ) as model:
             found[each] = [logits_of(model, ids, chunks) for chunks in ([], [1] * len(ids), [5, 9])]
         assert all(np.array_equal(found[each][0], other) for other in found[each][1:])

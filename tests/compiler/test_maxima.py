@@ -33,16 +33,16 @@ def check(model: CompiledModel, tokens: list[int]) -> None:
 
 
 @pytest.mark.parametrize("case", ["llama", "gemma3"])
-def test_a_vocabulary_shorter_than_a_strip(case: str, tmp_path: Path) -> None:
+def test_a_vocabulary_shorter_than_a_strip(case: str, tmp_path: Path, cache: Path) -> None:
     file = open_checkpoint(write_tiny(case, tmp_path / "m.gguf"))
-    with load_model(file, context=64, threads=2, cache=tmp_path) as model:
+    with load_model(file, context=64, threads=2, cache=cache) as model:
         check(model, tiny.tokens(case))
 
 
 @pytest.mark.slow
-def test_several_strips(tmp_path: Path) -> None:
+def test_several_strips(tmp_path: Path, cache: Path) -> None:
     file = open_checkpoint(write_wider(tmp_path / "m.gguf"))
-    with load_model(file, context=64, threads=2, cache=tmp_path) as model:
+    with load_model(file, context=64, threads=2, cache=cache) as model:
         assert model.vocab_size > STRIP
         check(model, list(range(9)))
 

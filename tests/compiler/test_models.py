@@ -26,12 +26,6 @@ from satchel.measure.accuracy import Decoded, reference_logits
 HOST = [t.name for t in TARGETS.values() if t.is_host and t.features <= host_target().features]
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Kernels are compiled once for all models."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def halves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference sees keys and values as pages keep them."""

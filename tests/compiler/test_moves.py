@@ -32,14 +32,14 @@ def forget(model: CompiledModel, kept: list[int], n: int) -> list[Pages]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_goes_on_with_what_stays(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(tiny.MODELS, case, {**tiny.MODELS[case], "num_hidden_layers": 1})
     checkpoint = open_checkpoint(write_tiny(case, tmp_path / "model.gguf"))
     tokens = (tiny.tokens(case) * 4)[:110]
     more = tokens[5:25]
     with load_model(
-        checkpoint, context=256, threads=2, max_batch=64, cache=tmp_path, moves=True
+        checkpoint, context=256, threads=2, max_batch=64, cache=cache, moves=True
     ) as model:
         want = logits_of(model, [*(tokens[i] for i in KEPT), *more])[len(KEPT) :]
         logits_of(model, tokens)
@@ -52,12 +52,12 @@ def test_a_model_goes_on_with_what_stays(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
-def test_what_does_not_move_keeps_its_bits(tmp_path: Path, threads: int) -> None:
+def test_what_does_not_move_keeps_its_bits(tmp_path: Path, cache: Path, threads: int) -> None:
     """All layers, and both groups of one with windows: only to other pages, and back again."""
     checkpoint = open_checkpoint(write_tiny("gemma3", tmp_path / "model.gguf", "Q8_0"))
     tokens, n = (tiny.tokens("gemma3") * 4)[:100], 80
     with load_model(
-        checkpoint, context=128, threads=threads, max_batch=64, n_pages=8, cache=tmp_path,
+        checkpoint, context=128, threads=threads, max_batch=64, n_pages=8, cache=cache,
         moves=True, weighs=True,
     ) as model:  # fmt: skip
         want = logits_of(model, tokens)[n:]
@@ -73,13 +73,13 @@ def test_what_does_not_move_keeps_its_bits(tmp_path: Path, threads: int) -> None
         assert np.array_equal(got, want)
 
 
-def test_attention_is_weighed_alike_in_any_batch(tmp_path: Path) -> None:
+def test_attention_is_weighed_alike_in_any_batch(tmp_path: Path, cache: Path) -> None:
     checkpoint = open_checkpoint(write_tiny("llama", tmp_path / "model.gguf", "Q8_0"))
     tokens = (tiny.tokens("llama") * 4)[:90]
     found: list[np.ndarray] = []
     for threads, chunks in ((1, [64, 26]), (3, [1] * 90), (2, [7, 50, 33])):
         with load_model(
-            checkpoint, context=128, threads=threads, max_batch=64, cache=tmp_path, weighs=True
+            checkpoint, context=128, threads=threads, max_batch=64, cache=cache, weighs=True
         ) as model:
             logits_of(model, tokens, chunks=chunks)
             found.append(model.mass([0, 1])[:90])

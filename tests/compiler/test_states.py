@@ -24,11 +24,6 @@ from satchel.measure.accuracy import Decoded
 TABLE = np.array([[1, 0]], np.int32)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 def states(model: CompiledModel, ids: Sequence[int], *sizes: int) -> NDArray[np.float32]:
     """The states of all tokens, computed in chunks of these sizes, without any logits."""
     found: list[NDArray[np.float32]] = []

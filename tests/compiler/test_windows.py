@@ -41,16 +41,18 @@ def last_rows(logits: Logits, chunk: int) -> Logits:
 
 @pytest.mark.parametrize("case", ["gemma3", "mistral"])
 @pytest.mark.parametrize("chunk", [1, 7, 50])
-def test_pages_before_the_window_are_not_read(case: str, chunk: int, tmp_path: Path) -> None:
+def test_pages_before_the_window_are_not_read(
+    case: str, chunk: int, tmp_path: Path, cache: Path
+) -> None:
     checkpoint = open_checkpoint(write_tiny(case, tmp_path / "model.gguf"))
     tokens = (tiny.tokens(case) * 20)[:250]
-    with load_model(checkpoint, context=256, max_batch=64, n_pages=8, cache=tmp_path) as model:
+    with load_model(checkpoint, context=256, max_batch=64, n_pages=8, cache=cache) as model:
         want = logits_of(model, tokens)
         assert [group.window for group in model.groups] == {
             "gemma3": [6, None],
             "mistral": [5],
         }[case]
-    with load_model(checkpoint, context=256, max_batch=64, n_pages=4, cache=tmp_path) as model:
+    with load_model(checkpoint, context=256, max_batch=64, n_pages=4, cache=cache) as model:
         assert model.groups[0].n_pages == 3  # a window and a chunk of 64 never lie in more
         for _ in range(2):  # the second time, all pages hold what others left there
             assert np.array_equal(sliding(model, tokens, chunk), last_rows(want, chunk))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import harness
 import numpy as np
 import pytest
@@ -9,45 +11,57 @@ import weights
 
 from satchel.formats.packed import ROWS, packed
 from satchel.kernels.pack import pack
+from satchel.lang.target import TARGETS
+
+
+@dataclass
+class Packing:
+    """Random rows, and room for part `part` of `n_parts` matrices whose tiles are interleaved."""
+
+    format: str
+    columns: int
+    n_parts: int = 1
+    part: int = 0
+
+    def __post_init__(self) -> None:
+        self.layout = packed(self.format)
+        self.n_blocks = self.columns // self.layout.elements
+        self.raw = weights.random_blocks(
+            self.format, 2 * ROWS, self.columns, np.random.default_rng(1)
+        )
+        shape = (2, self.n_parts, self.n_blocks * self.layout.bytes)
+        self.out = np.full(shape, 0x5A, np.uint8)
+
+    def call(self, target: str) -> harness.Call:
+        tile_bytes = self.out.shape[-1]
+        args: dict[str, harness.Arg] = {
+            "out": self.out.reshape(-1)[self.part * tile_bytes :],
+            "x": self.raw,
+            "n_blocks": self.n_blocks,
+            "tile_stride": self.n_parts * tile_bytes,
+        }
+        return harness.Call(pack.build(TARGETS[target], format=self.format), args, len(self.out))
+
+    def check(self) -> None:
+        """It is what the layout says, and no byte of the other parts is touched."""
+        found = self.out[:, self.part].reshape(len(self.out), self.n_blocks, self.layout.bytes)
+        assert (found == self.layout.pack(self.raw)).all(), self.format
+        assert (np.delete(self.out, self.part, 1) == 0x5A).all(), self.format
 
 
 @pytest.mark.parametrize("target", harness.everywhere())
-@pytest.mark.parametrize("format", weights.LAYOUTS)
-def test_packs_as_the_layout_says(format: str, target: str) -> None:
-    layout = packed(format)
-    columns = 3 * layout.elements if layout.elements > 1 else 37
-    raw = weights.random_blocks(format, 2 * ROWS, columns, np.random.default_rng(1))
-    assert (_packed(target, format, raw, columns, 1, 0) == layout.pack(raw)).all()
+def test_packs_as_the_layout_says(target: str) -> None:
+    """All formats in one program, as an emulated one takes a while to build."""
+    blocks = {name: packed(name).elements for name in weights.LAYOUTS}
+    every = [Packing(name, 3 * n if n > 1 else 37) for name, n in blocks.items()]
+    harness.run([one.call(target) for one in every])
+    for one in every:
+        one.check()
 
 
 @pytest.mark.parametrize("format", ["Q4_K", "F16"])
 def test_a_tile_of_each_matrix_in_turn(format: str) -> None:
-    layout, columns = packed(format), 512
-    raw = weights.random_blocks(format, 2 * ROWS, columns, np.random.default_rng(2))
     for part in (0, 1):
-        out = _packed(harness.here()[0], format, raw, columns, 2, part)
-        assert (out == layout.pack(raw)).all()
-
-
-def _packed(
-    target: str, format: str, raw: weights.Raw, columns: int, n_parts: int, part: int
-) -> weights.Raw:
-    """What the kernel makes of part `part` of `n_parts` that are interleaved; checks that no byte
-    of the others is touched.
-    """
-    layout = packed(format)
-    n_blocks, tiles = columns // layout.elements, len(raw) // ROWS
-    tile_bytes = n_blocks * layout.bytes
-    whole = np.full((tiles, n_parts, tile_bytes), 0x5A, np.uint8)
-    out = whole.reshape(-1)
-    start = out[part * tile_bytes :] if part else out
-    args: dict[str, harness.Arg] = {
-        "out": start,
-        "x": raw,
-        "n_blocks": n_blocks,
-        "tile_stride": n_parts * tile_bytes,
-    }
-    harness.call(pack, target, tiles, args, format=format)
-    others = np.delete(whole, part, 1)
-    assert (others == 0x5A).all()
-    return whole[:, part].reshape(tiles, n_blocks, layout.bytes)
+        one = Packing(format, 512, 2, part)
+        harness.run([one.call(harness.here()[0])])
+        one.check()

@@ -34,11 +34,11 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("shape", TOYS)
-def test_a_file_runs(shape: str, tmp_path: Path) -> None:
+def test_a_file_runs(shape: str, tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "a.gguf"
     write_shape(path, shape, "q4_0")
     checkpoint = open_checkpoint(path)
-    with load_model(checkpoint, context=64, threads=1) as model:
+    with load_model(checkpoint, context=64, threads=1, cache=cache) as model:
         assert model.vocab_size == TOYS[shape].vocab_size
         logits = model.run(Runner(model).batch(0, 8))
         assert np.isfinite(logits).all()
