@@ -1,4 +1,4 @@
-"""What no thread, chunk, company or page changes: the bits of real models' logits."""
+"""What no thread, tile, chunk, company or page changes: the bits of real models' logits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.compiler.models import Logits, batch_of, logits_of
 
 from satchel.compiler.model import CompiledModel, load_model
 from satchel.files.checkpoint import open_checkpoint
+from satchel.machine.tiles import Tiles
 from satchel.measure.accuracy import agreement, reference_logits
 from satchel.text import load_tokenizer
 
@@ -70,6 +71,21 @@ def test_near_the_reference(path: Path, name: str, model: CompiledModel, ids: li
 def test_threads_change_no_bit(path: Path, want: Logits, ids: list[int], threads: int) -> None:
     with load_model(open_checkpoint(path), context=256, threads=threads, n_pages=8) as model:
         assert np.array_equal(logits_of(model, ids[:N]), want)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tiles",
+    [
+        Tiles(tokens=6, ahead_bytes=0, longest_run=24, queries=4),
+        Tiles(tokens=12, ahead_bytes=6144, run_bytes=1 << 14, queries=9),
+    ],
+    ids=["narrow", "wide"],
+)
+def test_tiles_change_no_bit(path: Path, want: Logits, ids: list[int], tiles: Tiles) -> None:
+    """More of them, on more targets: tests/kernels/test_tiles.py."""
+    with load_model(open_checkpoint(path), context=256, n_pages=8, tiles=tiles) as model:
+        assert np.array_equal(logits_of(model, ids[:N], chunks=[1, 2, 7, 13]), want)
 
 
 @pytest.mark.slow

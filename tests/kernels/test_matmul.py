@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from codes import codes_of, worth
-from harness import Call, everywhere, here, run
+from harness import Arg, Call, everywhere, here, run
 from numpy.typing import NDArray
 from weights import LAYOUTS, QUANTIZED, Raw, decoded, random_blocks, sizes
 
@@ -17,7 +17,7 @@ from satchel.formats.packed import PACKED, ROWS
 from satchel.graph import ops
 from satchel.kernels.matmul import matmul, pass_shape, run_length
 from satchel.lang.target import TARGETS
-from satchel.machine.tiles import DEFAULT
+from satchel.machine.tiles import DEFAULT, Tiles
 
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
@@ -54,24 +54,30 @@ class Product:
         return codes, worth(codes)
 
     def call(
-        self, x: Floats, bias: Floats | None = None, residual: Floats | None = None, length: int = 0
+        self,
+        x: Floats,
+        bias: Floats | None = None,
+        residual: Floats | None = None,
+        length: int = 0,
+        free: Tiles = DEFAULT,
     ) -> tuple[Call, Floats]:
         """The call for these tokens, `length` of them in a run, and its y [tokens, rows]."""
         codes, _ = self.operand(x)
         x_bytes = codes.nbytes // len(x) // self.digits
         target, tiles = TARGETS[self.target], -(-self.n_rows // ROWS)
         y = np.full((len(x), tiles * ROWS), np.nan, np.float32)
-        length = length or run_length(self.digits * x_bytes, 8, DEFAULT)
+        shape = pass_shape(target.bits, target.registers, self.digits, free)
+        widest: int = self.digits * shape["widths"][0]
+        length = length or run_length(self.digits * x_bytes, widest, free)
         build = matmul.build(
             target, format=self.format, gate=self.gate, has_bias=bias is not None,
-            has_residual=residual is not None, digits=self.digits,
-            **pass_shape(target.bits, target.registers, self.digits, DEFAULT),
+            has_residual=residual is not None, digits=self.digits, **shape,
         )  # fmt: skip
-        args = {
+        args: dict[str, Arg] = {
             "y": y, "w": self.packed, "x": codes, "bias": NONE if bias is None else bias,
             "residual": NONE if residual is None else residual,
             "n_blocks": x.shape[1] // PACKED[self.format].elements, "n_tiles": tiles,
-            "n_tokens": len(x), "run": length, "ahead": DEFAULT.ahead_bytes, "x_bytes": x_bytes,
+            "n_tokens": len(x), "run": length, "ahead": free.ahead_bytes, "x_bytes": x_bytes,
             "y_stride": tiles * ROWS, "residual_stride": tiles * ROWS,
         }  # fmt: skip
         return Call(build, args, tiles * -(-len(x) // length)), y
