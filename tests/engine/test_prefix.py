@@ -14,9 +14,10 @@ from tests.engine.fake import FakeModel
 
 import satchel
 from satchel.engine.engine import Engine
+from satchel.engine.prefix import Node
 from satchel.engine.request import Scoring
 from satchel.measure.accuracy import sample_text
-from satchel.runtime.batch import PAGE
+from satchel.runtime.batch import NO_PAGE, PAGE
 
 WINDOWS = ((None,), (None, 100), (30, None), (70,), (1, 200))
 
@@ -144,6 +145,41 @@ def test_what_was_used_longest_ago_goes_first() -> None:
     assert ask(engine, first) == 90
 
 
+def test_what_to_evict_is_found_without_looking_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, looks = 100, 0
+    engine = Engine(FakeModel(context_length=128, n_pages=2 * n, max_batch=64))
+    for i in range(n):
+        engine.submit(Ask(engine, [i, *range(98)], 1))
+    run(engine)
+    tree = engine.tree
+    can_go = tree._can_go
+
+    def counted(node: Node, group: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return can_go(node, group)
+
+    monkeypatch.setattr(tree, "_can_go", counted)
+    assert engine.usage().pages_kept == 2 * n
+    while engine.usage().pages_kept:
+        assert tree.evict(0)
+    assert not tree.evict(0)
+    assert looks <= 4 * n
+
+
+def test_nodes_that_are_gone_are_not_remembered() -> None:
+    """Each turn replaces the end that the one before left, and nothing is ever evicted."""
+    engine = Engine(FakeModel(context_length=1000, n_pages=16))
+    prompt = list(range(10))
+    for turn in range(100):
+        request = Ask(engine, prompt, 3)
+        engine.submit(request)
+        run(engine)
+        prompt += [*request.answer, turn]
+        engine.scheduler.check()
+    assert len(engine.tree.oldest[0].heap) <= 2 * len(engine.tree.nodes) < 20
+
+
 def test_pages_of_no_one_go_before_a_request_has_to_wait() -> None:
     engine = Engine(FakeModel(context_length=128, n_pages=6))
     for n in range(3):
@@ -262,8 +298,13 @@ class Sharing(RuleBasedStateMachine):
 
     @rule(group=st.integers(0, 1))
     def evict(self, group: int) -> None:
+        """Of all that can go, the one goes that was used longest ago."""
         if group < len(self.windows):
-            self.engine.scheduler.tree.evict(group)
+            tree = self.engine.scheduler.tree
+            can_go = [node for node in tree.nodes if tree._can_go(node, group)]
+            goes = min(can_go, key=lambda node: node.used[group], default=None)
+            assert tree.evict(group) == (goes is not None)
+            assert goes is None or goes.pages[group] == NO_PAGE
             self.engine.scheduler.check()
 
     @rule(n=st.integers(1, 30))

@@ -34,6 +34,7 @@ class PagePool:
         self.used: set[int] = set()  # those that memory has been taken for
         self.kept: set[int] = set()
         self.n_idle = 0
+        self.let_go: set[int] = set()  # kept ones that became idle, until the tree takes note
 
     def most(self, n_tokens: int, chunk: int) -> int:
         """The pages that a sequence of so many tokens holds at most, `chunk` of them in a step."""
@@ -73,6 +74,7 @@ class PagePool:
             return
         if page in self.kept:
             self.n_idle += 1
+            self.let_go.add(page)
         else:
             self.free.append(page)
 

@@ -10,14 +10,19 @@ Layers with a window need the pages of their window only, so one can go on from 
 are there. The tree keeps such pages of a path while no one needs the room. When room is needed,
 those go first that no sequence has begun or ended at, and then those where that is longest ago. Of
 layers that see everything, the ends of paths go, those first that were used longest ago.
+
+Which that is, a heap for each group knows without looking at all nodes: a node is put into it when
+it may have become one that can go, and whether it can, and when it was used, is seen when it comes
+to the top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from itertools import takewhile
+from heapq import heapify, heappop, heappush
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from satchel.runtime.batch import NO_PAGE, PAGE
@@ -38,6 +43,7 @@ class Node:
     tokens: tuple[int, ...]  # PAGE of them; fewer in a node without children
     pages: list[int]  # of each group; NO_PAGE where it is gone
     used: list[int]  # for each group, when a sequence last began or ended within reach; 0: never
+    number: int = 0  # in the order in which they were made
     children: dict[tuple[int, ...], Node] = field(default_factory=dict[tuple[int, ...], "Node"])
     key: bytes = b""  # by which its pages are saved, once that is known
     live: dict[Sequence, None] = field(default_factory=dict["Sequence", None])  # go on from here
@@ -60,6 +66,44 @@ class Found:
     whole: Node | None = None  # the node of these pages, when no more than the rest is in it
 
 
+class Oldest:
+    """Some nodes, of which one can have the one that a group used longest ago, the first made of
+    such.
+
+    As times of use only grow, those in the heap may be too early: what comes to the top with such a
+    one is put back with the right one.
+    """
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self.heap: list[tuple[int, int, Node]] = []
+        self.nodes: set[Node] = set()
+
+    def put(self, node: Node) -> None:
+        if node not in self.nodes:
+            self.nodes.add(node)
+            heappush(self.heap, (node.used[self.group], node.number, node))
+
+    def take(self, can_go: Callable[[Node], bool]) -> Node | None:
+        """Takes it out, and all before it that can't go; None when none can."""
+        while self.heap:
+            used, number, node = heappop(self.heap)
+            if not can_go(node):
+                self.nodes.remove(node)
+            elif used < node.used[self.group]:
+                heappush(self.heap, (node.used[self.group], number, node))
+            else:
+                self.nodes.remove(node)
+                return node
+        return None
+
+    def keep_only(self, nodes: Container[Node]) -> None:
+        """Forgets all others, once they are more than half: so these take no room for long."""
+        self.heap = [entry for entry in self.heap if entry[2] in nodes]
+        heapify(self.heap)
+        self.nodes = {node for _, _, node in self.heap}
+
+
 class PrefixTree:
     """The pages of all cache groups that can be gone on from. Without `keeps` it keeps none."""
 
@@ -72,6 +116,9 @@ class PrefixTree:
         self.on_drop: Callable[[Node, int | None], None] | None = None  # a group's page goes; all
         self.at: dict[Sequence, Node] = {}  # of running ones, the node of the last full page
         self.clock = 0
+        self.numbers = count(1)
+        self.owners = [dict[int, Node]() for _ in pools]  # of each group's pages that are kept
+        self.oldest = [Oldest(group) for group in range(len(pools))]
 
     def find(self, tokens: Items[int], most: int) -> Found:
         """The longest of the first `most` tokens, and no more, that one can go on from."""
@@ -220,7 +267,7 @@ class PrefixTree:
             if tokens[: len(old.tokens)] == old.tokens and self._is_idle(old):
                 self._remove(old)
         n = len(self.pools)
-        node = Node(parent, parent.place + 1, tokens, [NO_PAGE] * n, [0] * n)
+        node = Node(parent, parent.place + 1, tokens, [NO_PAGE] * n, [0] * n, next(self.numbers))
         parent.children[tokens] = node
         self.nodes[node] = None
         return node
@@ -232,6 +279,7 @@ class PrefixTree:
             return
         if known == NO_PAGE:
             node.pages[group] = own
+            self.owners[group][own] = node
             pool.keep(own)
         elif known != own:
             pool.share(known)
@@ -254,25 +302,46 @@ class PrefixTree:
 
     def evict(self, group: int) -> bool:
         """Frees a page of a group that no sequence holds; False when there is none."""
-        pool = self.pools[group]
-        if pool.group.window is None:
-            candidates = (node for node in self.nodes if self._is_idle(node))
-        else:
-            candidates = (node for node in self.nodes if pool.is_idle(node.pages[group]))
-        node = min(candidates, key=lambda node: node.used[group], default=None)
+        self._note_idle()
+        node = self.oldest[group].take(lambda node: self._can_go(node, group))
         if node is None:
             return False
+        pool = self.pools[group]
         if pool.group.window is None:
             above = node.parent
             self._drop(node)
         else:
             if self.on_drop:
                 self.on_drop(node, group)
-            pool.drop(node.pages[group])
-            node.pages[group], above = NO_PAGE, node
+            self._drop_page(node, group)
+            above = node
         if above:
             self._prune(above)
         return True
+
+    def _can_go(self, node: Node, group: int) -> bool:
+        """Whether a page of a group gets free when a node, or with a window its page, goes."""
+        if self.pools[group].group.window is None:
+            return node in self.nodes and self._is_idle(node)
+        return self.pools[group].is_idle(node.pages[group])
+
+    def _note_idle(self) -> None:
+        """Who owned pages that sequences have let go since may be one that can go."""
+        for group, pool in enumerate(self.pools):
+            for page in pool.let_go:
+                if node := self.owners[group].get(page):
+                    self.oldest[group].put(node)
+                    self._note_end(node)
+            pool.let_go.clear()
+        for oldest in self.oldest:
+            if len(oldest.heap) > 2 * len(self.nodes):
+                oldest.keep_only(self.nodes)
+
+    def _note_end(self, node: Node) -> None:
+        """A node may have become an end that no sequence holds."""
+        for oldest, pool in zip(self.oldest, self.pools, strict=True):
+            if pool.group.window is None:
+                oldest.put(node)
 
     def _is_idle(self, node: Node) -> bool:
         """Whether it is an end, and no sequence holds any of its pages."""
@@ -294,12 +363,20 @@ class PrefixTree:
         self._remove(node)
 
     def _remove(self, node: Node) -> None:
-        assert node.parent
+        above = node.parent
+        assert above
         assert not node.children
-        del self.nodes[node], node.parent.children[node.tokens]
-        for pool, page in zip(self.pools, node.pages, strict=True):
+        del self.nodes[node], above.children[node.tokens]
+        for group, page in enumerate(node.pages):
             if page != NO_PAGE:
-                pool.drop(page)
+                self._drop_page(node, group)
+        if above.parent and not above.children:
+            self._note_end(above)
+
+    def _drop_page(self, node: Node, group: int) -> None:
+        page, node.pages[group] = node.pages[group], NO_PAGE
+        del self.owners[group][page]
+        self.pools[group].drop(page)
 
     def check(self) -> None:
         """Asserts that the tree hangs together, and that what it keeps can be gone on from."""
@@ -317,10 +394,19 @@ class PrefixTree:
                 assert not self._is_idle(node) or NO_PAGE not in node.pages, "an end of no use"
                 for group, pool in enumerate(self.pools):
                     assert pool.group.window is not None or node.pages[group] != NO_PAGE
+        for group in range(len(self.pools)):
+            kept = {node.pages[group]: node for node in self.nodes if node.pages[group] != NO_PAGE}
+            assert self.owners[group] == kept, "a page is not where its owner says"
+        self._note_idle()
+        for group, oldest in enumerate(self.oldest):
+            can_go = {node for node in self.nodes if self._can_go(node, group)}
+            assert can_go <= oldest.nodes, "a node that can go will never be found"
+            assert oldest.nodes == {node for _, _, node in oldest.heap}
+            assert all(used <= node.used[group] for used, _, node in oldest.heap)
 
     def pages(self, group: int) -> list[int]:
         """All that it keeps of a group."""
-        return [node.pages[group] for node in self.nodes if node.pages[group] != NO_PAGE]
+        return list(self.owners[group])
 
 
 def shared(one: Items[int], other: Items[int]) -> int:
