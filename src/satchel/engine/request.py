@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -46,7 +46,8 @@ class Stats:
     mask_ms: float = 0.0  # to find out what a grammar allows next, on average; beside the model
 
 
-class Delta(NamedTuple):
+@dataclass(slots=True, eq=False)  # not frozen, nor a tuple: one is made for each token
+class Delta:
     """What a step brought a request. The last one has `stats` or, if it failed, `error`."""
 
     request: Request
@@ -252,7 +253,7 @@ class Generation(Request):
         return self.delta(tokens, text) if tokens else None
 
     def delta(self, tokens: Items[int], text: str, stats: Stats | None = None) -> Delta:
-        logprobs = tuple(self.logprobs[: len(tokens)])
+        logprobs = tuple(self.logprobs[: len(tokens)]) if self.logprobs else ()
         return Delta(self, tuple(tokens), text, stats, None, logprobs)
 
     def finish(self, reason: FinishReason, tokens: Items[int] = (), text: str = "") -> Delta:

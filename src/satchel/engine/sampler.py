@@ -232,10 +232,14 @@ class Sampler:
         return int(c.ids[at])
 
     def _random(self) -> int:
-        if not self.bits:  # many at a time: to ask numpy for each takes longer
-            assert self.random is not None
-            self.bits = self.random.random_raw(64).tolist()[::-1]
-        return self.bits.pop()
+        bits = self.bits or self._more_bits()
+        return bits.pop()
+
+    def _more_bits(self) -> list[int]:
+        """Many at a time: to ask numpy for each takes longer."""
+        assert self.random is not None
+        self.bits = self.random.random_raw(64).tolist()[::-1]
+        return self.bits
 
 
 def processed(processor: Processor, history: Sequence[int], logits: Row) -> Row:

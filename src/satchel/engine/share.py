@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from satchel.engine.request import Request
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Share:
     """A request's part of a step: its next tokens, from position `begin` to `end`.
 
     The logits of those from `wanted` on are rows `rows` of what the model gives; of those from
