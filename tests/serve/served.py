@@ -69,7 +69,7 @@ class Served:
         return self.llm.usage().pages_in_use
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Waits until something is so."""
     end = time.monotonic() + seconds
     while not condition():
@@ -108,11 +108,11 @@ def serving(
     thread = threading.Thread(target=lambda: asyncio.run(run(server, listener, begun)))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield served
     finally:
         assert served.http
         served.loop.call_soon_threadsafe(served.http.end)
-        thread.join(30)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive(), "the server does not end"

@@ -26,7 +26,8 @@ def test_names_are_those_of_llama_cpp(served: Served) -> None:
         "n_tokens_max",
         "n_busy_slots_per_decode", "prompt_tokens_seconds", "predicted_tokens_seconds",
         "requests_processing", "requests_deferred", "kv_cache_usage_ratio",
-        "kv_pages_in_use", "kv_pages_kept", "kv_pages_written", "kv_pages_read",  # these are ours
+        "kv_pages_in_use", "kv_pages_kept",  # these, and what follows, are ours
+        "kv_pages_written_total", "kv_pages_read_total",
         "memory_weights_bytes", "memory_activations_bytes", "memory_kv_bytes",
         "memory_kv_taken_bytes", "memory_process_bytes", "memory_given_back_bytes_total",
         "memory_refused_total",
@@ -47,6 +48,24 @@ def test_answers_are_counted(served: Served) -> None:
     assert found["predicted_tokens_seconds"] > 0
     assert 0 < found["kv_cache_usage_ratio"] < 1
     assert found["requests_processing"] == found["requests_deferred"] == 0
+
+
+def test_what_only_grows_is_a_counter_and_outlives_its_model(served: Served) -> None:
+    def counters() -> dict[str, float]:
+        families = text_string_to_metric_families(served.get("/metrics").text)
+        return {f.name: f.samples[0].value for f in families if f.type == "counter"}
+
+    served.post("/v1/completions", {"prompt": "Say:", "temperature": 0})
+    before = counters()
+    assert {
+        f"llamacpp:{name}" for name in ("n_decode", "kv_pages_written", "kv_pages_read")
+    } <= set(before)
+    assert before["llamacpp:n_decode"] > 0
+    served.post("/api/generate", {"model": "fake", "keep_alive": 0})
+    wait_for(lambda: not served.server.models.loaded)
+    assert counters() == before
+    served.post("/v1/completions", {"prompt": "Say:", "temperature": 0})
+    assert counters()["llamacpp:n_decode"] == 2 * before["llamacpp:n_decode"]
 
 
 def test_requests_under_way_are_seen() -> None:

@@ -96,8 +96,8 @@ def test_a_model_at_work_is_not_unloaded() -> None:
 def test_an_idle_model_is_unloaded_and_comes_back() -> None:
     with serving(named, keep_alive_s=0.1) as served:
         assert says_of(ask(served, None)) == "fake.gguf"
-        wait_for(lambda: not served.server.models.loaded)
-        assert served.llm._speaker.model.closed  # type: ignore[attr-defined]
+        model = served.llm._speaker.model
+        wait_for(lambda: not served.server.models.loaded and model.closed)  # type: ignore[attr-defined]
         assert says_of(ask(served, None)) == "fake.gguf"
         served.post("/api/generate", {"model": "fake", "keep_alive": -1})
         time.sleep(0.3)

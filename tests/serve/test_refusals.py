@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 from collections.abc import AsyncGenerator
@@ -85,6 +86,18 @@ def test_every_sampler_of_llama_cpp_is_taken(shared: Served, fields: dict[str, A
     options = {"num_predict": 5, **fields}
     answer = shared.post("/api/generate", {"model": "fake", "prompt": "x", "options": options})
     assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/api/generate", "/tokenize"])
+def test_a_compressed_body_is_refused(shared: Served, path: str) -> None:
+    body = json.dumps({"model": "fake", "prompt": "Say:", "content": "a"}).encode()
+    for coding in ("gzip", "br, gzip"):
+        headers = {"content-encoding": coding, "content-type": "application/json"}
+        answer = shared.post(path, content=gzip.compress(body), headers=headers)
+        assert answer.status_code == 415
+        assert f"Content-Encoding: {coding} is not supported" in answer.text
+    plain = {"content-encoding": "identity"}
+    assert shared.post("/tokenize", {"content": "a"}, headers=plain).status_code == 200
 
 
 def test_fields_that_exclude_each_other_are_named(shared: Served) -> None:

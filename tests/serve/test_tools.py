@@ -282,12 +282,23 @@ def test_a_form_that_cannot_be_kept_to_is_named(caller: Served) -> None:
     schema = {"type": "array", "uniqueItems": True}
     for fields, word in (
         ({"response_format": {"type": "json_object", "schema": schema}}, "uniqueItems"),
+        ({"json_schema": schema}, "uniqueItems"),
+        ({"json_schema": True, "ignore_eos": True}, "kept to with json_schema;"),
+        ({"response_format": {"type": "json_object"}, "ignore_eos": True},
+         "kept to with response_format;"),
         ({"grammar": "root ::= x"}, "grammar"),
         ({"regex": "("}, "regex"),
     ):  # fmt: skip
         answer = caller.post(PATH, {"messages": ASKED, **fields})
         assert answer.status_code == 400
         assert word in answer.json()["error"]["message"]
+        named = "ignore_eos" if "ignore_eos" in fields else next(iter(fields))
+        assert answer.json()["error"]["param"] == named
+    form = {"type": "json_schema", "name": "x", "schema": schema}
+    answer = caller.post("/v1/responses", {"input": "Hi", "text": {"format": form}})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "text.format")
+    answer = caller.post("/api/chat", {"model": "fake", "messages": ASKED, "format": schema})
+    assert (answer.status_code, answer.json()["error"][:8]) == (400, "format: ")
     tools = [
         {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": schema}}}}
     ]

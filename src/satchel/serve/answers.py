@@ -14,7 +14,7 @@ from starlette.types import Receive
 from satchel.api import LLM, CallDelta, ChatPrompt, Options, Stats, Stream, TokenLogprob
 from satchel.base.errors import SatchelError
 from satchel.serve.asks import Prompt
-from satchel.serve.failures import OverloadedError, RefusedError, status_of
+from satchel.serve.failures import OverloadedError, RefusedError, schema_named, status_of
 from satchel.serve.models import Loaded
 from satchel.serve.sessions import Kept, Sessions
 from satchel.serve.state import Server, server_of
@@ -56,8 +56,9 @@ class Part:
 class Answers:
     """The answers that one request asks for, read side by side. Must be closed."""
 
-    def __init__(self, server: Server, loaded: Loaded, n: int) -> None:
+    def __init__(self, server: Server, loaded: Loaded, n: int, schema_field: str) -> None:
         self.server = server
+        self.schema_field = schema_field
         self.loaded = loaded
         self.n = n
         self.ended: dict[int, Stats] = {}  # by index
@@ -110,7 +111,8 @@ class Answers:
 
     def _next(self, asked: Asked) -> Part:
         try:
-            piece = next(asked.stream)
+            with schema_named(self.schema_field):
+                piece = next(asked.stream)
         except Exception:
             self._end(asked)
             raise
@@ -179,8 +181,10 @@ async def ask(
     prepare: Callable[[LLM], Sequence[Ask]],
     n: int,
     keep_alive_s: float | None = -1,
+    schema_field: str = "json_schema",
 ) -> Answers:
-    """Starts `n` answers; `prepare` makes their prompts, in a thread of its own.
+    """Starts `n` answers; `prepare` makes their prompts, in a thread of its own. `schema_field` is
+    what the client calls the schema of an answer.
 
     Raises OverloadedError, ModelNotFoundError, and what prompts and options make the engine raise.
     """
@@ -193,10 +197,11 @@ async def ask(
     except BaseException:
         server.in_flight -= n
         raise
-    answers = Answers(server, loaded, n)
+    answers = Answers(server, loaded, n, schema_field)
     starting = asyncio.ensure_future(asyncio.to_thread(_start, loaded, prepare))
     try:
-        answers.begin(await asyncio.shield(starting))
+        with schema_named(schema_field):
+            answers.begin(await asyncio.shield(starting))
     except asyncio.CancelledError:
         (asked,) = await asyncio.gather(starting, return_exceptions=True)
         if not isinstance(asked, BaseException):

@@ -15,10 +15,17 @@ from satchel.serve.shapes import Shape, check, without_nulls
 async def read_body(request: Request, shape: Shape) -> dict[str, Any]:
     """The fields of a JSON body; null fields are left out.
 
-    Raises RefusedError for a body that is too large, too deep, too slow or no JSON, and FieldError
-    or UnsupportedFieldError for one that does not fit.
+    Raises RefusedError for a body that is compressed, too large, too deep, too slow or no JSON, and
+    FieldError or UnsupportedFieldError for one that does not fit.
     """
     settings = request.app.state.server.settings
+    for coding in request.headers.getlist("content-encoding"):
+        if coding.strip().lower() not in ("", "identity"):
+            raise RefusedError(
+                415,
+                "unsupported_encoding",
+                f"Content-Encoding: {coding[:40]} is not supported; send the body as it is",
+            )
     try:
         async with asyncio.timeout(settings.body_s):
             raw = await _collect(request, settings.max_body_bytes)

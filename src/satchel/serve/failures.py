@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.responses import JSONResponse
 
-from satchel.base.errors import SatchelError, in_one_line
+from satchel.base.errors import OptionError, SatchelError, in_one_line
 
 STATUS = {
     "bad_option": 400,
@@ -39,6 +41,16 @@ class OverloadedError(RefusedError):
 
     def __init__(self, message: str) -> None:
         super().__init__(503, "overloaded", message)
+
+
+@contextmanager
+def schema_named(field: str) -> Iterator[None]:
+    """Faults of an answer's schema are told under the name of the field that the client sent."""
+    try:
+        yield
+    except OptionError as error:
+        said = re.sub(r"^json_schema\b|(?<=kept to with )json_schema\b", field, str(error), count=1)
+        raise OptionError(said) if said != str(error) else error from None
 
 
 def status_of(error: Exception) -> int:
@@ -98,6 +110,6 @@ def _field(error: Exception) -> str | None:
     """The field that is at fault, where the error knows it: our messages begin with it."""
     field = getattr(error, "field", None)
     if field is None and code_of(error) in ("bad_option", "unsupported"):
-        match = re.match(r"(\w+): ", str(error))
+        match = re.match(r"([\w.]+): ", str(error))
         field = match[1] if match else None
     return field

@@ -5,6 +5,7 @@ Text form: prometheus.io/docs/instrumenting/exposition_formats.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -42,11 +43,13 @@ class Metrics:
         self.prompt_tokens += n_tokens
         self.prompt_seconds += seconds
 
-    def text(self, usages: Iterable[Usage], in_flight: int) -> str:
-        """All of them, for a scraper; `usages` are those of the models that are loaded."""
+    def text(self, usages: Iterable[Usage], past: Counter[str], in_flight: int) -> str:
+        """All of them, for a scraper; `usages` are those of the models that are loaded, `past` sums
+        up the counts of those that were.
+        """
         found = list(usages)
+        counts = sum(map(counts_of, found), past)
         running = sum(usage.running for usage in found)
-        steps = sum(usage.steps for usage in found)
         pages = sum(usage.pages for usage in found)
         rows = (
             ("counter", "prompt_tokens_total", "Prompt tokens computed.", self.prompt_tokens),
@@ -55,10 +58,10 @@ class Metrics:
             ("counter", "tokens_predicted_total", "Tokens generated.", self.predicted_tokens),
             ("counter", "tokens_predicted_seconds_total", "Time spent on it.",
              self.predicted_seconds),
-            ("gauge", "n_decode_total", "Steps of the loaded models.", steps),
+            ("counter", "n_decode_total", "Steps.", counts["steps"]),
             ("gauge", "n_tokens_max", "Most tokens of a prompt and its answer.", self.longest),
             ("gauge", "n_busy_slots_per_decode", "Requests in a step, on average.",
-             _ratio(sum(usage.shares for usage in found), steps)),
+             _ratio(counts["shares"], counts["steps"])),
             ("gauge", "prompt_tokens_seconds", "Prompt tokens a second.",
              _ratio(self.prompt_tokens, self.prompt_seconds)),
             ("gauge", "predicted_tokens_seconds", "Generated tokens a second.",
@@ -69,10 +72,8 @@ class Metrics:
              sum(usage.pages_in_use for usage in found)),
             ("gauge", "kv_pages_kept", "Pages that none uses, kept for what they hold.",
              sum(usage.pages_kept for usage in found)),
-            ("gauge", "kv_pages_written", "Pages saved on disk by the loaded models.",
-             sum(usage.pages_written for usage in found)),
-            ("gauge", "kv_pages_read", "Pages read from disk by the loaded models.",
-             sum(usage.pages_read for usage in found)),
+            ("counter", "kv_pages_written_total", "Pages saved on disk.", counts["pages_written"]),
+            ("counter", "kv_pages_read_total", "Pages read from disk.", counts["pages_read"]),
             ("gauge", "memory_weights_bytes", "Weights of the loaded models.",
              sum(usage.memory.weights for usage in found)),
             ("gauge", "memory_activations_bytes", "What their steps work in.",
@@ -84,9 +85,9 @@ class Metrics:
             ("gauge", "memory_process_bytes", "What the process has, by the system's count.",
              resident_bytes() or 0),
             ("counter", "memory_given_back_bytes_total", "Pages given back as memory was short.",
-             sum(usage.memory.given_back for usage in found)),
+             counts["given_back"]),
             ("counter", "memory_refused_total", "Requests refused as memory was short.",
-             sum(usage.memory.refused for usage in found)),
+             counts["refused"]),
             ("gauge", "kv_cache_usage_ratio", "Pages of the KV cache in use.",
              _ratio(sum(usage.pages_in_use + usage.pages_kept for usage in found), pages)),
         )  # fmt: skip
@@ -94,6 +95,18 @@ class Metrics:
             f"# HELP {PREFIX}{name} {says}\n# TYPE {PREFIX}{name} {kind}\n{PREFIX}{name} {value}\n"
             for kind, name, says, value in rows
         )
+
+
+def counts_of(usage: Usage) -> Counter[str]:
+    """What a model has counted since it was loaded."""
+    return Counter(
+        steps=usage.steps,
+        shares=usage.shares,
+        pages_written=usage.pages_written,
+        pages_read=usage.pages_read,
+        given_back=usage.memory.given_back,
+        refused=usage.memory.refused,
+    )
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -21,6 +21,7 @@ from satchel.files.references import parse_reference
 from satchel.files.store import list_models, resolve
 from satchel.serve.failures import OverloadedError
 from satchel.serve.journal import Journal
+from satchel.serve.metrics import counts_of
 from satchel.serve.sessions import Sessions
 from satchel.serve.settings import Settings
 
@@ -70,6 +71,7 @@ class Models:
                 raise OptionError(f"{reference}: there are two models of the name {name!r}")
             self.named[name] = reference
         self.loaded: dict[str, Loaded] = {}
+        self.past: Counter[str] = Counter()  # what those had counted that are unloaded
         self._load, self._settings, self._journal = load, settings, journal
         self._stored = stored or stored_models
         self._loading: dict[str, asyncio.Task[None]] = {}
@@ -227,10 +229,13 @@ class Models:
 
     async def _drop(self, loaded: Loaded) -> None:
         del self.loaded[loaded.name]
+        counts = counts_of(loaded.llm.usage())
+        self.past += counts
         if loaded.timer:
             loaded.timer.cancel()
         loaded.sessions.close()
         await asyncio.to_thread(loaded.llm.close)
+        self.past += counts_of(loaded.llm.usage()) - counts
         self._journal.write("unloaded", model=loaded.name)
         # rings of objects, as tokenizers have, would keep the file mapped till Python looks
         loop = asyncio.get_running_loop()

@@ -145,7 +145,7 @@ async def _answer(
         _check_context(body.get("options", {}), llm)
         return [(tokens(llm), options)]
 
-    answers = await ask(request, body["model"], prepare, 1, keep_s)
+    answers = await ask(request, body["model"], prepare, 1, keep_s, "format")
     load_ns = elapsed_ns(begun_s)
     head = {"model": answers.loaded.name}
 

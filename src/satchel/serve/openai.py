@@ -61,7 +61,8 @@ async def respond(
     def prepare(llm: LLM) -> list[Ask]:
         return spread(prompts(llm), options, n)
 
-    answers = await ask(request, body.get("model"), prepare, n * n_prompts)
+    field = "response_format" if "response_format" in body else "json_schema"
+    answers = await ask(request, body.get("model"), prepare, n * n_prompts, schema_field=field)
     head = {
         "id": f"{form.prefix}-{uuid.uuid4().hex}",
         "object": form.whole,

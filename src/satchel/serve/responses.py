@@ -191,7 +191,9 @@ async def respond(request: Request) -> Response:
     if "stream_options" in body and not body.get("stream"):
         raise FieldError("stream_options", "it needs stream: true")
     reply = Reply(body, [*earlier, *messages_of_items(body["input"])])
-    answers = await ask(request, body.get("model"), reply.prepare, 1)
+    answers = await ask(
+        request, body.get("model"), reply.prepare, 1, schema_field=_schema_field(body)
+    )
     reply.begin(answers)
 
     if body.get("stream"):
@@ -226,6 +228,10 @@ async def forget(request: Request) -> JSONResponse:
     if not server_of(request).responses.forget(name):
         raise NoResponseError(404, name)
     return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+
+def _schema_field(body: Mapping[str, Any]) -> str:
+    return "json_schema" if "json_schema" in body else "text.format"
 
 
 def _as_chat(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ async def metrics(request: Request) -> PlainTextResponse:
     server = server_of(request)
     usages = [loaded.llm.usage() for loaded in server.models.loaded.values()]
     return PlainTextResponse(
-        server.metrics.text(usages, server.in_flight),
+        server.metrics.text(usages, server.models.past, server.in_flight),
         media_type="text/plain; version=0.0.4; charset=utf-8",
     )
 
