@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import satchel
 from satchel.base import log
 from satchel.base.errors import OptionError, SatchelError
 from satchel.base.options import data_dir, options
-from satchel.cli.flags import answer_options, cache_options
+from satchel.cli.flags import answer_options
 from satchel.cli.output import timings, write_stream
+from satchel.cli.run import open_model
 
 if TYPE_CHECKING:
     from satchel.api import Session, Stats
@@ -36,13 +36,7 @@ def chat(args: argparse.Namespace) -> int:
     """Talks until /exit or the end of the input; 1 when input that was no person's had errors."""
     answering = answer_options(args)
     with (
-        satchel.load(
-            args.model,
-            context=args.ctx_size,
-            threads=args.threads,
-            parallel=1,
-            **cache_options(args),
-        ) as llm,
+        open_model(args) as llm,
         llm.session(system=args.system_prompt) as session,
     ):
         reader = Reader()

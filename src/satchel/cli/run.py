@@ -23,19 +23,24 @@ def run(args: argparse.Namespace) -> int:
     if args.raw and args.system_prompt:
         raise OptionError("--system-prompt needs the chat template that --raw leaves out")
     with (
-        satchel.load(
-            args.model,
-            context=args.ctx_size,
-            threads=args.threads,
-            parallel=1,
-            **cache_options(args),
-        ) as llm,
+        open_model(args) as llm,
         start(llm, args, prompt) as stream,
     ):
         stats = write_stream(stream)
     if not args.quiet:
         log.note(timings(stats))
     return 0
+
+
+def open_model(args: argparse.Namespace) -> LLM:
+    """The model of a command that has one answer made at a time."""
+    return satchel.load(
+        args.model,
+        context=args.ctx_size,
+        threads=args.threads,
+        parallel=1,
+        **cache_options(args),
+    )
 
 
 def start(llm: LLM, args: argparse.Namespace, prompt: str) -> Stream:
