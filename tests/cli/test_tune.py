@@ -78,7 +78,7 @@ def test_without_a_model(
     monkeypatch.setattr(tune, "tune_tiles", tune_tiles.tune_tiles)
     monkeypatch.setattr(tune_tiles, "ROUNDS", 1)
     found = json.loads(call("tune", "--json").out)
-    assert found["model"] == "llama-3.2-1b-slice q4_0"
+    assert found["model"] == "llama-3.2-1b-slice q4_k_m"
     tried = [choice.name for choice in tune_tiles.choices(this_machine(), host_target())]
     assert list(dict.fromkeys(trial["choice"] for trial in found["tile_trials"])) == tried
     assert all(trial["speed"] > 0 for trial in found["tile_trials"])
@@ -140,6 +140,7 @@ def test_the_first_bench_tunes(
     monkeypatch.setattr(tune, "tune", fake_tune(1, busy=False))
     first = call("bench", model, *BENCH)
     assert "satchel: 1 thread measured best here" in first.err
+    assert "not all tiles were tried: run satchel tune" in first.err
     assert first.err.count("\n") == 1
     assert json.loads(first.out)["threads"] == 1
     second = call("bench", model, *BENCH)

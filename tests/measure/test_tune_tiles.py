@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from satchel.compiler.model import host_target
 from satchel.lang.target import choose_target
-from satchel.machine import Cache, Machine
+from satchel.machine import Cache, Machine, this_machine
 from satchel.machine.fakes import HYBRID_LAPTOP, SMALL_BOARD, TWO_SOCKETS
 from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.measure import tune_tiles
-from satchel.measure.tune_tiles import ROUNDS, Choice, choices, search
+from satchel.measure.tune_tiles import ROUNDS, Choice, choices, search, untried
 
 TOKENS = Choice("tokens", 8, (4, 6, 12))
 AHEAD = Choice("ahead_bytes", 3072, (0, 1536, 6144))
@@ -30,14 +31,14 @@ def test_wide_registers_and_a_large_cache() -> None:
     assert tried(TWO_SOCKETS) == {
         "ahead_bytes": (3072, (0, 1536, 6144)),
         "longest_run": (256, (64, 128)),
-        "tokens": (8, (4, 6, 12)),
+        "tokens": (8, (6, 4)),
         "queries": (6, (4, 9)),
     }
 
 
 def test_few_registers() -> None:
     found = tried(HYBRID_LAPTOP)
-    assert found["tokens"] == (4, (2, 3, 6))
+    assert found["tokens"] == (4, (3, 6))
     assert found["lanes"] == (8, (16,))
     assert found["queries"] == (2, (1, 3))
     assert found["run_bytes"] == (4 << 20, (3 << 20,))
@@ -123,6 +124,13 @@ def test_patience_ends_between_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_tiles.time, "monotonic", lambda: next(clock))
     assert {t.choice for t in search([TOKENS, AHEAD], always({}), until=0)[1]} == {"tokens"}
     assert {t.choice for t in search([TOKENS, AHEAD], always({}))[1]} == {"tokens", "ahead_bytes"}
+
+
+def test_what_there_was_no_time_for_is_known() -> None:
+    wanted = choices(this_machine(), host_target())
+    _, trials = search(wanted, always({}))
+    assert untried(trials) == []
+    assert untried([t for t in trials if t.choice != "tokens"]) == ["tokens"]
 
 
 def small_cache(tiles: Tiles, choice: Choice) -> float:

@@ -27,10 +27,10 @@ from satchel.machine.load import LoadMeter, others_share
 from satchel.machine.tiles import DEFAULT
 from satchel.machine.tuned import Trial, Tuned, keep_tuned, read_tuned
 from satchel.measure.bench import Case, Runner
-from satchel.measure.tune_tiles import tune_tiles
+from satchel.measure.tune_tiles import tune_tiles, untried
 from satchel.runtime.batch import PAGE
 
-SHAPE, FORMAT = "llama-3.2-1b-slice", "q4_0"  # what is run when no model is named: no download
+SHAPE, FORMAT = "llama-3.2-1b-slice", "q4_k_m"  # run when no model is named: no download
 BUDGET_S = 3.0  # of all samples together
 PATIENCE_S = 10.0  # of first use: no choice of tiles is begun after so long
 MOST_SAMPLE_S = 0.1
@@ -157,7 +157,8 @@ def ensure_tuned(checkpoint: Checkpoint, name: str) -> str | None:
     except CacheError as error:
         log.warning(f"what was measured can't be kept, and will be again: {error}")
     tiles = " and some tiles" if tuned.tiles != DEFAULT else ""
-    return f"{count(tuned.threads)}{tiles} measured best here (satchel tune --help)"
+    left = "; not all tiles were tried: run satchel tune" if untried(tuned.tile_trials) else ""
+    return f"{count(tuned.threads)}{tiles} measured best here (satchel tune --help){left}"
 
 
 def count(threads: int) -> str:

@@ -1,8 +1,11 @@
 """Which tiles are best on this machine, by trying: one choice after another, each beside what was
 best before it.
 
-A layer of a 1B shape is run with each. What counts is the time of the kernels that the choice is
-about, in prompts, and where weights bind as well in steps of a few tokens, by the geometric mean.
+A layer of a 1B shape is run with each, in the k-quants that most models come in. They need more
+registers than other formats, so what has room there has room everywhere; the reverse is not true.
+What counts is the time of the kernels that the choice is about, in prompts, and where weights bind
+as well in steps of a few tokens, by the geometric mean.
+
 A rival takes the place of what was best if it is faster in every round, by more than `NOISE` in
 the middle one, twice: no bit of a result depends on it, but who wins by chance changes for nothing.
 """
@@ -31,7 +34,7 @@ from satchel.measure.bench import Runner
 from satchel.measure.shapes import shape_file
 from satchel.runtime.batch import PAGE, Batch
 
-SHAPE, FORMAT = "llama-3.2-1b-layer", "q4_0"
+SHAPE, FORMAT = "llama-3.2-1b-layer", "q4_k_m"
 ROUNDS = 4
 NOISE = 0.03
 HOPELESS = 0.85  # of the best one's speed in the first round: the other rounds are spared
@@ -63,6 +66,7 @@ def choices(machine: Machine, target: Target) -> list[Choice]:
     )
     tokens, lanes, queries = passes["widths"][0], passes["lanes"], heads["widths"][0]
     ahead, run_bytes = DEFAULT.ahead_bytes, DEFAULT.run_bytes
+    many = registers >= 32  # and then even more tokens never fit: 12 have no registers for pointers
     level = max((cache.level for cache in machine.caches), default=0)
     shared = machine.cache_bytes(level) or 2 * run_bytes
     found = [
@@ -74,11 +78,17 @@ def choices(machine: Machine, target: Target) -> list[Choice]:
             in_few=False,
         ),
         Choice("longest_run", DEFAULT.longest_run, (PROMPT // 4, PROMPT // 2), in_few=False),
-        Choice("tokens", tokens, (tokens // 2, 3 * tokens // 4, 3 * tokens // 2)),
+        Choice("tokens", tokens, (3 * tokens // 4, tokens // 2 if many else 3 * tokens // 2)),
         Choice("lanes", lanes, tuple(n for n in (4, 8, 16) if n != lanes and 32 * n >= bits)),
         Choice("queries", queries, (2 * queries // 3, 3 * queries // 2), attend.name, in_few=False),
     ]
     return [choice for choice in found if choice.values]
+
+
+def untried(trials: Sequence[TileTrial]) -> list[str]:
+    """The choices that there was no time for."""
+    wanted = choices(this_machine(), host_target(options().target))
+    return [choice.name for choice in wanted if choice.name not in {t.choice for t in trials}]
 
 
 def search(
