@@ -16,7 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -146,10 +146,9 @@ def tune_tiles(threads: int, until: float = math.inf) -> tuple[str, Tiles, list[
     target = host_target(options().target)
     with ExitStack() as stack:
         path = stack.enter_context(shape_file(SHAPE, FORMAT))
-        stand = stack.enter_context(closing(Stand(open_checkpoint(path), threads)))
+        stand = Stand(open_checkpoint(path), threads)
+        stack.callback(stand.forget)
         best, trials = search(choices(this_machine(), target), stand.speed, until)
-        for packed in stand.packed_files:
-            packed.unlink(missing_ok=True)
     return target.name, best, trials
 
 
@@ -161,7 +160,7 @@ class Stand:
         self._models: dict[Tiles, CompiledModel] = {}
         self._choice: Choice | None = None
         self._prompt = 0
-        self.packed_files: set[Path] = set()
+        self._packed: set[Path] = set()
 
     def speed(self, tiles: Tiles, choice: Choice) -> float:
         """Of the kernels that the choice is about: runs of them a second."""
@@ -188,7 +187,7 @@ class Stand:
                 n_pages=n_pages,
                 tiles=tiles,
             )
-            self.packed_files.update(self._models[tiles].packed_files)
+            self._packed.update(self._models[tiles].packed_files)
         return self._models[tiles]
 
     def _sized(self, runner: Runner) -> int:
@@ -203,6 +202,12 @@ class Stand:
         for model in self._models.values():
             model.close()
         self._models.clear()
+
+    def forget(self) -> None:
+        """Close all models, and delete their weights from the cache."""
+        self.close()
+        for path in self._packed:
+            path.unlink(missing_ok=True)
 
 
 def kernel_seconds(model: CompiledModel, batch: Batch, kernel: str) -> float:
