@@ -97,15 +97,42 @@ def test_a_step_without_memory_fails_its_requests_alone() -> None:
         assert llm.generate("Say:", temperature=0).text == "x"
 
 
-def test_no_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def no_map(*_: Any) -> Any:
+    raise OSError(errno.ENOMEM, "no")
+
+
+lacks = pytest.mark.parametrize(
+    ("owner", "name", "fails"), [(threading.Thread, "start", no_thread), (mmap, "mmap", no_map)]
+)
+
+
+@lacks
+def test_no_room_for_a_thread(
+    owner: Any, name: str, fails: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with make(says("x")) as llm:
-
-        def fails(_: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
         with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", fails)
+            patched.setattr(owner, name, fails)
             with pytest.raises(MemoryLimitError, match="one more thread"):
                 llm.generate("Say:", temperature=0)
         assert llm.generate("Say:", temperature=0).text == "x"
         assert llm.usage().waiting == 0
+
+
+@lacks
+def test_no_room_for_a_guides_thread(
+    owner: Any, name: str, fails: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither before the first token nor between two is it an error of anyone else."""
+    with make(says("xx")) as llm:
+        other = llm.stream("Say:", temperature=0, max_tokens=1)  # its thread is there
+        other.result()
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, fails)
+            with pytest.raises(MemoryLimitError, match="one more thread"):
+                llm.generate("Say:", temperature=0, regex="x+")
+        assert llm.generate("Say:", temperature=0, regex="x+", max_tokens=2).text == "xx"

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from satchel.base.errors import KernelError, OptionError
+from satchel.base.errors import KernelError, MemoryLimitError, OptionError
 from satchel.runtime.executor import MAX_TILES, Executor, _Tables  # pyright: ignore[reportPrivateUsage]
 from satchel.runtime.memory import Memory
 from satchel.runtime.plan import Buffer, Count, Float, Int, Plan, Ref, Scalar, Step
@@ -371,3 +371,28 @@ def test_overhead_of_a_run() -> None:
             executor.run({})
             times.append(time.perf_counter() - start)
     assert sorted(times)[100] < 20e-6
+
+
+@pytest.mark.parametrize("n_begun", [0, 1])
+def test_no_room_for_all_workers(n_begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have begun go home."""
+    before, begin, begun = threading.active_count(), threading.Thread.start, 0
+
+    def fails(thread: threading.Thread) -> None:
+        nonlocal begun
+        if begun == n_begun:
+            raise RuntimeError("can't start new thread")
+        begun += 1
+        begin(thread)
+
+    plan = counting_plan([[3]])
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        with pytest.raises(MemoryLimitError, match="one more thread"):
+            bind(plan, 3)
+    assert begun == n_begun
+    assert threading.active_count() == before
+    executor, memory = bind(plan, 3)
+    with executor:
+        executor.run({})
+    assert (memory.array("i8", plan.bytes_of("arena") // 8) == 1).all()

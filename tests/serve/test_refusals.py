@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
+import mmap
 import threading
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -202,6 +204,18 @@ class Broken(FakeModel):
         if bytes(batch.tokens[:3].astype("uint8")) == b"Bad":
             raise ZeroDivisionError("secret words")
         return super().run(batch)
+
+
+def test_no_room_for_a_thread_is_503(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_map(*_: Any) -> Any:
+        raise OSError(errno.ENOMEM, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mmap, "mmap", no_map)
+        answer = served.post("/v1/completions", {"prompt": "Say:"})
+        assert (answer.status_code, "one more thread" in answer.text) == (503, True)
+        assert "retry-after" in answer.headers
+    assert served.post("/v1/completions", {"prompt": "Say:"}).status_code == 200
 
 
 def test_a_fault_of_ours_is_500_and_tells_nothing() -> None:

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from satchel.base.errors import CancelledError, MemoryLimitError, in_one_line
+from satchel.base.threads import start
 from satchel.engine.engine import Engine
 from satchel.engine.request import Request
 
@@ -71,10 +72,10 @@ class Driver:
                 # a step must not be under way when the interpreter takes its memory down
                 atexit.register(self.close)
                 try:
-                    self.thread.start()
-                except RuntimeError:
+                    start(self.thread)
+                except MemoryLimitError:
                     self._forget_thread()
-                    raise MemoryLimitError("the system has no room for one more thread") from None
+                    raise
             add()
             self.changed.notify()
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from satchel.base.errors import OptionError
+from satchel.base.threads import room_for_a_thread
 from satchel.engine.constraint import WORD
 from satchel.text.grammar import Grammar, explain, matcher
 from satchel.text.tokenizer import Tokenizer
@@ -165,7 +166,7 @@ class Guide:
         self._words = words
         self._pool = pool
         self._forced: list[int] = []
-        self._next: Future[Mask] = pool.submit(self._mask)
+        self._next = self._submit()
 
     def allowed(self) -> Mask:
         """Raises OptionError where the grammar got too hard, or no token goes on as it says."""
@@ -186,7 +187,7 @@ class Guide:
         if self.forces and len(forced := self._state.compute_ff_bytes()) > 1:
             ids = self._words.certain(forced)
             self._forced = ids[: self._state.try_consume_tokens(ids)]
-        self._next = self._pool.submit(self._mask)
+        self._next = self._submit()
 
     @property
     def mask_ms(self) -> float:
@@ -200,6 +201,10 @@ class Guide:
 
     def _stuck(self) -> OptionError:
         return OptionError(f"{self.grammar.field}: this model has no token to go on as it asks for")
+
+    def _submit(self) -> Future[Mask]:
+        with room_for_a_thread():  # which the pool starts when it has less than it may have
+            return self._pool.submit(self._mask)
 
     def _mask(self) -> Mask:
         begin_s = time.perf_counter()

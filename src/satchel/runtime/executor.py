@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from satchel.base.errors import KernelError, OptionError
+from satchel.base.errors import KernelError, MemoryLimitError, OptionError
+from satchel.base.threads import start
 from satchel.machine import this_machine
 from satchel.runtime.memory import Memory, align
 from satchel.runtime.objects import ObjectCache
@@ -190,9 +191,16 @@ class _Crew:
             for i, cpus in enumerate(placement.cpus)
             if i > 0  # the caller is worker 0
         ]
-        with spread_memory(placement.nodes):
-            for worker in self.workers:
-                worker.start()
+        begun = 0
+        try:
+            with spread_memory(placement.nodes):
+                for worker in self.workers:
+                    start(worker)
+                    begun += 1
+        except MemoryLimitError:
+            del self.workers[begun:]
+            self.dismiss()
+            raise
 
     def dismiss(self) -> None:
         """Stop and join all workers; only then may tables and code go."""

@@ -10,8 +10,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from satchel.api import LLM
 from satchel.base import log
 from satchel.base.errors import OptionError
+from satchel.base.threads import room_for_a_thread
 from satchel.files.store import resolve
 from satchel.machine.memory import watch_pressure
 from satchel.serve.app import make_app
@@ -27,6 +29,8 @@ from satchel.serve.models import Models
 from satchel.serve.settings import Settings
 from satchel.serve.state import Server
 
+P = ParamSpec("P")
+T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 M_ARENA_MAX = -8  # of glibc's malloc.h
 
@@ -52,6 +56,15 @@ class Http(uvicorn.Server):
         self.force_exit = self.ending.is_set()
         self.should_exit = True
         self.ending.set()
+
+
+class Threads(ThreadPoolExecutor):
+    """What the event loop has others do; it never waits for a thread that can't begin."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Raises MemoryLimitError where the system has no room for a thread that is needed."""
+        with room_for_a_thread():
+            return super().submit(fn, *args, **kwargs)
 
 
 def protocol(head_s: float) -> type[H11Protocol]:
@@ -138,6 +151,7 @@ def http_server(server: Server) -> Http:
 
 async def run(server: Server, listener: socket.socket, ready: Callable[[Http], None]) -> None:
     """Serves until `Http.end` is called; `ready` gets the server before it takes requests."""
+    asyncio.get_running_loop().set_default_executor(Threads(thread_name_prefix="satchel-serve"))
     http = http_server(server)
     watch = watch_pressure()
     if watch:
