@@ -28,16 +28,21 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
     return open_checkpoint(write_tiny(request.param, tmp_path / "model.gguf"))
 
 
-def test_text_reads_back(model: Checkpoint) -> None:
-    ready, _ = prepare(model, host_target(), LIMITS, ObjectCache(None))
+def test_text_reads_back(model: Checkpoint, cache: Path) -> None:
+    ready, _ = prepare(model, host_target(), LIMITS, ObjectCache(cache))
     again = parse_ready(str(ready))
     assert again == ready
     # the packed weights' key is made of this
     assert repr(again.weights) == repr(ready.weights)
 
 
-def test_found_with_all_its_objects_or_not_at_all(model: Checkpoint, tmp_path: Path) -> None:
+def test_found_with_all_its_objects_or_not_at_all(
+    model: Checkpoint, tmp_path: Path, cache: Path
+) -> None:
     objects = ObjectCache(tmp_path)
+    _, code = prepare(model, host_target(), LIMITS, ObjectCache(cache))
+    for name, data in code.items():
+        objects.store(name, data)
     key = ready_key(model, host_target(), LIMITS)
     assert find_ready(key, objects) is None
     ready, code = prepare(model, host_target(), LIMITS, objects)
