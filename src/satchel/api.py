@@ -367,7 +367,7 @@ class LLM:
         return self.chat_prompt(messages, **options).text
 
     def text_prompt(self, text: str) -> list[int]:
-        """The tokens of a text as `generate` reads it: with BOS if the model's file says so.
+        """The tokens of a text as `generate` reads it: with BOS and EOS as the model's file says.
 
         Raises TextError, and ContextLengthError for a text that is far too long, without counting.
         """

@@ -83,6 +83,23 @@ def test_only_who_asks_for_it_gets_less_embedded(shared: Served) -> None:
     assert np.array_equal(np.array(done.embeddings, np.float32), shared.llm.embed(long[:256]))
 
 
+def test_a_text_ends_as_the_models_file_says(served: Served) -> None:
+    """Models that are trained to embed often read a text by the token that ends it."""
+    client = served.ollama()
+    client.embed("fake", "abc")
+    llm = served.llm
+    llm.tokenizer.add_eos = True
+    end = llm.tokenizer.eos
+    assert llm.text_prompt("abc") == [*b"abc", end]
+    for text, ids in (("abc", [*b"abc", end]), ("x" * 300, [*b"x" * 255, end])):
+        done = client.embed("fake", text, truncate=True)
+        assert done.prompt_eval_count == len(ids)
+        assert np.array_equal(np.array(done.embeddings, np.float32), llm.embed([ids]))
+    body: dict[str, Any] = {"content": "abc"}
+    assert served.post("/tokenize", body).json() == {"tokens": [*b"abc"]}
+    assert served.post("/tokenize", {**body, "add_special": True}).json()["tokens"][-1] == end
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [

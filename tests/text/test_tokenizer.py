@@ -75,6 +75,11 @@ def test_what_the_file_says_of_bos_and_eos() -> None:
     flags = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
     told = load_tokenizer(byte_level("gpt-2", **flags))
     assert (told.add_bos, told.add_eos, BPE.add_eos) == (True, True, False)
+    bos, eos = told.bos, told.eos
+    assert told.encode_whole("Lorem") == [bos, *told.encode("Lorem"), eos]
+    assert told.encode_whole(f"Lorem{told.text_of(eos)}") == told.encode_whole("Lorem")  # once
+    assert told.encode_whole("") == [bos, eos]
+    assert BPE.encode_whole("Lorem") == BPE.encode("Lorem")
     assert load_tokenizer({k: v for k, v in TINY["gpt-2"].items() if "bos" not in k}).bos is None
 
 

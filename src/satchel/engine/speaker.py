@@ -118,7 +118,8 @@ class Speaker:
         return prompt if isinstance(prompt, ChatPrompt) else self.tokens(prompt)
 
     def tokens(self, prompt: str | Iterable[int]) -> list[int]:
-        """The tokens of a prompt. A text has BOS exactly once, though it may spell it out itself.
+        """The tokens of a prompt. A text has BOS exactly once, though it may spell it out itself;
+        so it has EOS, where the model's file asks for it.
 
         Raises TextError, and ContextLengthError at once for a text that can't fit, however few
         tokens it makes: to count them could take minutes.
@@ -133,7 +134,7 @@ class Speaker:
                     f"the prompt's {len(prompt)} characters are at least {least} tokens, more than "
                     f"the context of {context}; shorten it, or load the model with a larger context"
                 )
-        return self.tokenizer.encode(prompt, add_bos=self.tokenizer.add_bos)
+        return self.tokenizer.encode_whole(prompt)
 
     @cached_property
     def _longest_piece(self) -> int:

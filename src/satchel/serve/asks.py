@@ -116,5 +116,8 @@ def spread(prompts: Sequence[Prompt], options: Options, n: int) -> list[tuple[Pr
 
 
 def text_prompt(llm: LLM, text: str) -> list[int]:
-    """The tokens of a text, with BOS where the model's file says so. Raises as LLM.text_prompt."""
+    """The tokens of a text, with BOS and EOS where the model's file says so.
+
+    Raises as LLM.text_prompt.
+    """
     return llm.text_prompt(text)

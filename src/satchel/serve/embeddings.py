@@ -172,7 +172,9 @@ def _prepare(
 
 def _tokens(llm: LLM, text: str, cut: bool) -> list[int]:
     if cut and len(text) <= LONGEST_CUT:
-        return llm.tokenize(text, add_bos=llm.tokenizer.add_bos)[: llm.context_length]
+        ids, most = llm.tokenizer.encode_whole(text), llm.context_length
+        last = ids[-1:] if llm.tokenizer.add_eos else []  # the text is cut, not what ends it
+        return ids if len(ids) <= most else [*ids[: most - len(last)], *last]
     return text_prompt(llm, text)
 
 

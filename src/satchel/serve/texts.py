@@ -36,11 +36,13 @@ async def tokenize(request: Request) -> JSONResponse:
     """POST /tokenize."""
     body = await read_body(request, TOKENIZE)
     async with _model(request, body) as llm:
+        is_whole = body.get("add_special", False)
         ids = await asyncio.to_thread(
-            llm.tokenize,
+            llm.tokenizer.encode,
             body["content"],
-            add_bos=body.get("add_special", False) and llm.tokenizer.add_bos,
+            add_bos=is_whole and llm.tokenizer.add_bos,
             parse_special=body.get("parse_special", True),
+            add_eos=is_whole and llm.tokenizer.add_eos,
         )
         if body.get("with_pieces"):
             return JSONResponse({"tokens": [{"id": i, "piece": _piece(llm, i)} for i in ids]})

@@ -64,9 +64,10 @@ def encode_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     **extra: Any,
 ) -> list[int]:
-    """A conversation's tokens. BOS, where the model has it, comes once: from the template or here.
+    """A conversation's tokens. BOS, where the model has it, comes once: from the template or here;
+    so does EOS, for the few whose files ask for one after each prompt.
 
     Raises TemplateError and TextError.
     """
     text = template.render(messages, add_generation_prompt, tools, **extra)
-    return tokenizer.encode(text, add_bos=tokenizer.add_bos)
+    return tokenizer.encode_whole(text)

@@ -48,8 +48,11 @@ class Tokenizer:
         self.add_bos = read_flag(metadata, "add_bos_token", add_bos)
         self.add_eos = read_flag(metadata, "add_eos_token", False)
 
-    def encode(self, text: str, add_bos: bool = False, parse_special: bool = True) -> list[int]:
-        """The ids of a text; with `add_bos` BOS comes first, once, even if the text spells it out.
+    def encode(
+        self, text: str, add_bos: bool = False, parse_special: bool = True, add_eos: bool = False
+    ) -> list[int]:
+        """The ids of a text; with `add_bos` BOS comes first, once, even if the text spells it out,
+        and with `add_eos` EOS last.
 
         `parse_special` reads texts like "<|im_end|>" as one token. Raises TextError for half a
         surrogate pair, which is not text.
@@ -70,9 +73,16 @@ class Tokenizer:
             else:
                 ids += self._coder.encode(f" {part}" if self._spaced and after_special else part)
             after_special = isinstance(part, int)
-        if add_bos and self.bos is not None and ids[:1] != [self.bos]:
-            ids.insert(0, self.bos)
-        return ids
+        before = [self.bos] if add_bos and self.bos is not None and ids[:1] != [self.bos] else []
+        after = [self.eos] if add_eos and self.eos is not None and ids[-1:] != [self.eos] else []
+        return [*before, *ids, *after]
+
+    def encode_whole(self, text: str, parse_special: bool = True) -> list[int]:
+        """The ids of a text as the model reads a whole one: with BOS and EOS as its file says.
+
+        Raises as `encode` does.
+        """
+        return self.encode(text, self.add_bos, parse_special, self.add_eos)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD.
