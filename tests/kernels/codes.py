@@ -27,6 +27,36 @@ def codes_of(x: Floats, digits: int = 1) -> NDArray[np.uint8]:
     return np.stack([block_bytes(*row) for row in rows], 1)
 
 
+def passes(n: int, widths: tuple[int, ...]) -> list[slice]:
+    """How a product takes n rows."""
+    found: list[slice] = []
+    for width in widths:
+        while found[-1].stop + width <= n if found else width <= n:
+            begin = found[-1].stop if found else 0
+            found.append(slice(begin, begin + width))
+    return found
+
+
+def by_passes(codes: NDArray[np.uint8], widths: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Blocks [n, digits, k, 64] in the order of memory: of each pass, the first blocks of all its
+    rows, then the second ones ...
+    """
+    found = [codes[p].transpose(2, 0, 1, 3).ravel() for p in passes(len(codes), widths)]
+    return np.concatenate(found)
+
+
+def by_rows(
+    memory: NDArray[np.uint8], like: NDArray[np.uint8], widths: tuple[int, ...]
+) -> NDArray[np.uint8]:
+    """The reverse of `by_passes`, in the shape of `like`."""
+    out, at = np.empty_like(like), 0
+    for p in passes(len(like), widths):
+        part = out[p].transpose(2, 0, 1, 3)
+        part[...] = memory[at : at + part.size].reshape(part.shape)
+        at += part.size
+    return out
+
+
 def block_bytes(codes: Floats, d: Floats) -> NDArray[np.uint8]:
     """Codes [..., 32] and scales [..., 1] with their sums, as bytes [..., 64]."""
     out = np.zeros((*codes.shape[:-1], BLOCK_BYTES), np.uint8)

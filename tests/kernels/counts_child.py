@@ -39,8 +39,8 @@ def kernels(target: Target) -> dict[str, tuple[Kernel, dict[str, Any]]]:
     return found | {
         "matmul Q4_1 gate": (matmul, {"format": "Q4_1", "gate": "silu", **passes}),
         "attend": (attend, seen),
-        "quantize": (quantize, {"digits": 1}),
-        "norm_quantize": (norm_quantize, {"digits": 1}),
+        "quantize": (quantize, {"widths": (8, 4, 2, 1)}),
+        "norm_quantize": (norm_quantize, {"widths": (8, 4, 2, 1)}),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codes import codes_of, worth
+from codes import by_passes, codes_of, worth
 from harness import Arg, Call, everywhere, here, run
 from numpy.typing import NDArray
 from weights import LAYOUTS, QUANTIZED, Raw, decoded, random_blocks, sizes
@@ -46,12 +46,13 @@ class Product:
     def n_rows(self) -> int:
         return len(self.raw)
 
-    def operand(self, x: Floats) -> tuple[NDArray[Any], Wide]:
-        """x as the kernel reads it, and what that is worth."""
-        if self.format not in QUANTIZED:
-            return x, x.astype(np.float64)
-        codes = codes_of(x, self.digits)
-        return codes, worth(codes)
+    def read(self, x: Floats) -> Wide:
+        """What the kernel reads of x, as numbers."""
+        return worth(codes_of(x, self.digits)) if self.format in QUANTIZED else x.astype(np.float64)
+
+    def operand(self, x: Floats, widths: tuple[int, ...]) -> NDArray[Any]:
+        """What the kernel reads of x, as it lies in memory."""
+        return by_passes(codes_of(x, self.digits), widths) if self.format in QUANTIZED else x
 
     def call(
         self,
@@ -62,12 +63,12 @@ class Product:
         free: Tiles = DEFAULT,
     ) -> tuple[Call, Floats]:
         """The call for these tokens, `length` of them in a run, and its y [tokens, rows]."""
-        codes, _ = self.operand(x)
-        x_bytes = codes.nbytes // len(x) // self.digits
         target, tiles = TARGETS[self.target], -(-self.n_rows // ROWS)
         y = np.full((len(x), tiles * ROWS), np.nan, np.float32)
         shape = pass_shape(target.bits, target.registers, self.digits, free)
         widest: int = self.digits * shape["widths"][0]
+        codes = self.operand(x, shape["widths"])
+        x_bytes = codes.nbytes // len(x) // self.digits
         length = length or run_length(self.digits * x_bytes, widest, free)
         build = matmul.build(
             target, format=self.format, gate=self.gate, has_bias=bias is not None,
@@ -89,7 +90,7 @@ class Product:
 
     def check(self, got: Floats, x: Floats) -> None:
         """As near as float32 sums are; the rows that fill the last tile are zeros."""
-        _, read = self.operand(x)
+        read = self.read(x)
         size = np.abs(read) @ sizes(self.format, self.raw).T
         want = read @ decoded(self.format, self.raw).T
         assert np.all(np.abs(got[:, : self.n_rows] - want) <= 1e-6 * size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codes import codes_of, worth
+from codes import by_rows, codes_of, worth
 from harness import Call, everywhere, here, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,17 +15,17 @@ from satchel.kernels.quantize import BLOCK_BYTES, CODES, SCALE, norm_quantize, q
 from satchel.lang.target import TARGETS
 
 Floats = NDArray[np.float32]
-MEANT = 60
-"""The bytes of a block that mean something."""
+WIDTHS = (6, 4, 2, 1)
 
 
 def quantized(x: Floats, target: str, digits: int = 1, width: int = 0) -> NDArray[np.uint8]:
     """The kernel's blocks of the first `width` elements of each row."""
     width = width or x.shape[1]
     out = np.zeros((len(x), digits, width // CODES, BLOCK_BYTES), np.uint8)
-    build = quantize.build(TARGETS[target], digits=digits)
-    run([Call(build, {"out": out, "x": x, "n": width, "x_stride": x.shape[1]}, len(x))])
-    return out
+    build = quantize.build(TARGETS[target], digits=digits, widths=WIDTHS)
+    args = {"out": out, "x": x, "n": width, "x_stride": x.shape[1], "n_rows": len(x)}
+    run([Call(build, args, len(x))])
+    return by_rows(out.ravel(), out, WIDTHS)
 
 
 def rows(n: int, width: int, seed: int = 0) -> Floats:
@@ -45,7 +45,7 @@ def rows(n: int, width: int, seed: int = 0) -> Floats:
 def test_blocks_are_numpys(target: str, digits: int) -> None:
     x = rows(9, 96)
     got = quantized(x, target, digits)
-    assert np.array_equal(got[..., :MEANT], codes_of(x, digits)[..., :MEANT])
+    assert np.array_equal(got, codes_of(x, digits))
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,7 +57,7 @@ def test_any_block(values: list[float], target: str, digits: int) -> None:
     """Bit-equal to numpy, and within half a step of x (a 254th of it with two digits)."""
     x = np.array([values], np.float32)
     got = quantized(x, target, digits)
-    assert np.array_equal(got[..., :MEANT], codes_of(x, digits)[..., :MEANT])
+    assert np.array_equal(got, codes_of(x, digits))
     top = float(np.abs(x).max())
     step = top / 127 / (254 if digits == 2 else 1)
     assert np.abs(worth(got) - x).max() <= step * 0.5 + 1e-6 * top + 2e-33
@@ -79,7 +79,7 @@ def test_more_than_can_be_said(target: str) -> None:
 def test_rows_of_a_wider_matrix() -> None:
     x = rows(5, 160)
     got = quantized(x, here()[-1], width=64)
-    assert np.array_equal(got[..., :MEANT], codes_of(np.ascontiguousarray(x[:, :64]))[..., :MEANT])
+    assert np.array_equal(got, codes_of(np.ascontiguousarray(x[:, :64])))
 
 
 @pytest.mark.parametrize("target", here())
@@ -90,8 +90,9 @@ def test_norm_then_codes(target: str, digits: int) -> None:
     x = rng.standard_normal((7, 576)).astype(np.float32) * 3
     w = rng.standard_normal(576).astype(np.float32)
     out = np.zeros((7, digits, 18, BLOCK_BYTES), np.uint8)
-    args = {"out": out, "x": x, "w": w, "n": 576, "x_stride": 576, "eps": 1e-5}
-    run([Call(norm_quantize.build(TARGETS[target], digits=digits), args, 7)])
+    args = {"out": out, "x": x, "w": w, "n": 576, "x_stride": 576, "n_rows": 7, "eps": 1e-5}
+    run([Call(norm_quantize.build(TARGETS[target], digits=digits, widths=WIDTHS), args, 7)])
+    out = by_rows(out.ravel(), out, WIDTHS)
     want = ops.rms_norm.meaning(x.astype(np.float64), w.astype(np.float64), 1e-5)
     step = np.abs(want.reshape(7, -1, CODES)).max(-1, keepdims=True) / 127
     step = step / (254 if digits == 2 else 1)

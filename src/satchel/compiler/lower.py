@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from satchel.base.errors import KernelError
 from satchel.compiler.limits import Limits, max_pages, moved_name, tables_name
@@ -31,6 +32,7 @@ from satchel.kernels import (
     quantize,
     select,
 )
+from satchel.lang.kernel import Kernel
 from satchel.lang.target import Target
 from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.runtime.batch import MAX_WANTED, RANKED, STRIP
@@ -159,7 +161,7 @@ def lower_columns(low: Lowering, node: Node) -> None:
 def lower_quantize(low: Lowering, node: Node) -> None:
     x, out = low.places[node.inputs[0]], low.new(node)
     args = {"out": out, "x": x, "n": width_of(node), "x_stride": x.stride}
-    low.step(quantize.quantize, node, low.each_row(node), out, args, digits=node["digits"])
+    lower_codes(low, node, quantize.quantize, args)
 
 
 @lowers("norm_quantize")
@@ -173,7 +175,19 @@ def lower_norm_quantize(low: Lowering, node: Node) -> None:
         "x_stride": x.stride,
         "eps": float(str(node["eps"])),
     }
-    low.step(quantize.norm_quantize, node, low.each_row(node), out, args, digits=node["digits"])
+    lower_codes(low, node, quantize.norm_quantize, args)
+
+
+def lower_codes(low: Lowering, node: Node, kernel: Kernel, args: dict[str, Any]) -> None:
+    """The step that writes codes, in the order of the passes of all products that read them."""
+    digits, (rows, _) = int(str(node["digits"])), low.rows(node)
+    widths = pass_shape(low, digits)["widths"]
+    args["n_rows"] = rows
+    low.step(kernel, node, low.each_row(node), args["out"], args, digits=digits, widths=widths)
+
+
+def pass_shape(low: Lowering, digits: int) -> dict[str, Any]:
+    return matmul.pass_shape(low.target.bits, low.target.registers, digits, low.tiles)
 
 
 @lowers("rms_norm", "norm_add")
@@ -208,7 +222,7 @@ def lower_product(low: Lowering, node: Node) -> None:
     gate = str(node["gate"]) or None
     residual = low.places[others[-1]] if node["residual"] else None
     digits = int(str(x.attrs.get("digits", 1)))
-    shape = matmul.pass_shape(low.target.bits, low.target.registers, digits, low.tiles)
+    shape = pass_shape(low, digits)
     x_bytes = code_bytes(int(x.shape[-1])) if reads_codes(node) else 4 * source.stride
     length = matmul.run_length(digits * x_bytes, digits * shape["widths"][0], low.tiles)
     length = min(length, low.rows(node)[1])

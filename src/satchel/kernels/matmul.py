@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from satchel.base.dtypes import f16, f32, i8, i32, u8
@@ -25,6 +26,7 @@ from satchel.kernels.quantize import (
     MINUS_SUMS,
     SCALE,
     SCALED_SUMS,
+    pass_ends,
 )
 from satchel.lang.kernel import kernel
 from satchel.lang.ops import cast, dot4, dot4_signed, muladd, splat_bytes
@@ -44,6 +46,19 @@ class Group:
     quads: int
     scale: V
     offset: V | None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a pass reads of x: for each token, or digit of one, a row that begins at its block here;
+    the next block lies `apart` bytes further.
+    """
+
+    rows: list[Row]
+    apart: int = 0
+
+    def past(self, n_blocks: Any) -> Tokens:
+        return Tokens([row.past(n_blocks * self.apart) for row in self.rows], self.apart)
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,17 @@ def read_quads(layout: Packed, chunk: Row, which: range, half: Half) -> list[V]:
     return [quad.bits(i8) if layout.signed else quad for quad in quads.values()]
 
 
+def each_quad(layout: Packed, chunk: Row, half: Half, n_tokens: int) -> Iterator[V]:
+    """A chunk's quads, one after another. The more tokens there are, the scarcer are registers, and
+    the fewer quads are unpacked at once, though their line may be read again for the others.
+    """
+    n = layout.chunk // 4
+    at_once = n if n_tokens <= 2 else CODES // 4 if n_tokens <= 4 else 1
+    again = Row(chunk.base, chunk.dtype, constant=False)
+    for i in range(0, n, at_once):
+        yield from read_quads(layout, again, range(i, i + at_once), half)
+
+
 def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Group]:
     """The scales of a chunk, as f32 a row."""
     d = half.halfs(block, 0)
@@ -108,38 +134,62 @@ def add_chunk(
     totals: list[Acc],
     block: Row,
     chunk: Row,
-    x: list[Row],
+    x: Tokens,
     half: Half,
     ahead: V,
 ) -> None:
-    """Add a chunk's products for each token's row x, which stands at the chunk's first code."""
-    groups, all_quads = read_groups(layout, block, chunk, half), range(layout.chunk // 4)
-    quads = [] if len(x) > 2 else read_quads(layout, chunk, all_quads, half)
-    for g, group in enumerate(groups):
-        which = slice(group.first, group.first + group.quads)
-        if len(x) > 2:  # registers are scarce: lines are read again for each group
-            ask_ahead(layout, chunk.past(ahead), g, len(groups))
-            again = Row(chunk.base, chunk.dtype, constant=False)
-            own = read_quads(layout, again, all_quads[which], half)
-        else:
-            own = quads[which]
-        in_block, at = divmod(4 * group.first, CODES)
-        part = ALL if group.quads == 8 else (FIRST if at == 0 else LAST)
-        here = [row.past(in_block * BLOCK_BYTES) for row in x]
-        sums = [start_sum(layout, row, part, half.lanes) for row in here]
-        chains = [[s] + [full(i32, 0, half.lanes)] * (len(x) < 3 and group.quads > 4) for s in sums]
-        for i, quad in enumerate(own):
-            for t, row in enumerate(here):
-                codes = splat_bytes(row.past(at + 4 * i, i32).load(), half.lanes, i8)
-                k = i % len(chains[t])
-                chains[t][k] = add_quad(layout, chains[t][k], quad, codes)
-        for t, row in enumerate(here):
-            whole = cast(sum(chains[t][1:], start=chains[t][0]), f32)
-            scale = group.scale * splat(row.past(SCALE, f32).load(), half.lanes)
-            totals[t].value = muladd(whole, scale, totals[t].value)
+    """Add a chunk's products for each token; x stands at the chunk's first code."""
+    groups, n_blocks = read_groups(layout, block, chunk, half), layout.chunk // CODES
+    per_block, quads = len(groups) // n_blocks, each_quad(layout, chunk, half, len(x.rows))
+    for b in range(n_blocks):
+        if len(x.rows) > 2:
+            ask_ahead(layout, chunk.past(ahead), b, n_blocks)
+        own = groups[b * per_block : (b + 1) * per_block]
+        add_block(layout, totals, own, quads, x.past(b).rows, half.lanes)
+
+
+def add_block(
+    layout: Packed,
+    totals: list[Acc],
+    groups: list[Group],
+    quads: Iterator[V],
+    x: list[Row],
+    lanes: int,
+) -> None:
+    """Add the products of a block of x: with one group of weights, or with two, one for each half
+    of it.
+    """
+    parts = (ALL,) if len(groups) == 1 else (FIRST, LAST)
+    if len(groups) == 1:
+        sums = add_quads(layout, quads, ALL, x, lanes)
+        for total, row, s in zip(totals, x, sums, strict=True):
+            scale = groups[0].scale * splat(row.past(SCALE, f32).load(), lanes)
+            total.value = muladd(s, scale, total.value)
+    else:
+        first, last = groups
+        sums = [s * first.scale for s in add_quads(layout, quads, FIRST, x, lanes)]
+        more = add_quads(layout, quads, LAST, x, lanes)
+        for total, row, s, m in zip(totals, x, sums, more, strict=True):
+            scale = splat(row.past(SCALE, f32).load(), lanes)
+            total.value = muladd(muladd(m, last.scale, s), scale, total.value)
+    for total, row in zip(totals, x, strict=True):
+        for part, group in zip(parts, groups, strict=True):
             if group.offset is not None:
-                scaled_sum = splat(row.past(SCALED_SUMS, f32).load(part), half.lanes)
-                totals[t].value = muladd(group.offset, scaled_sum, totals[t].value)
+                scaled_sum = splat(row.past(SCALED_SUMS, f32).load(part), lanes)
+                total.value = muladd(group.offset, scaled_sum, total.value)
+
+
+def add_quads(layout: Packed, quads: Iterator[V], part: int, x: list[Row], lanes: int) -> list[V]:
+    """For each token, the sum of a group's codes times its own."""
+    sums = [start_sum(layout, row, part, lanes) for row in x]
+    chains = [[s] + [full(i32, 0, lanes)] * (len(x) < 3 and part == ALL) for s in sums]
+    n_quads, at = CODES // 4 // (1 if part == ALL else 2), CODES // 2 * (part == LAST)
+    for i, quad in enumerate(islice(quads, n_quads)):
+        for chain, row in zip(chains, x, strict=True):
+            codes = splat_bytes(row.past(at + 4 * i, i32).load(), lanes, i8)
+            k = i % len(chain)
+            chain[k] = add_quad(layout, chain[k], quad, codes)
+    return [cast(sum(chain[1:], start=chain[0]), f32) for chain in chains]
 
 
 def ask_ahead(layout: Packed, there: Row, part: int, parts: int) -> None:
@@ -169,39 +219,37 @@ def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
 
 
 def products(
-    layout: Packed | PackedFloats, w: Row, x: list[Row], n_blocks: V, half: Half, ahead: V
+    layout: Packed | PackedFloats,
+    w: Row,
+    x: Tokens,
+    n_blocks: V,
+    half: Half,
+    ahead: V,
+    digits: int,
 ) -> list[V]:
-    """16 rows (or half of them) times each of x: one vector a token."""
-    totals = [acc(f32, half.lanes) for _ in x]
+    """16 rows (or half of them) times x: one vector a token."""
+    totals = [acc(f32, half.lanes) for _ in x.rows]
     for b in loop(n_blocks):
         block = w.past(b * layout.bytes)
         if isinstance(layout, PackedFloats):
             column = cast(block.past(0, layout.dtype).load(half.at, half.lanes), f32)
-            for total, row in zip(totals, x, strict=True):
+            for total, row in zip(totals, x.rows, strict=True):
                 total.value = muladd(
                     column, splat(row.past(0, f32).load(b), half.lanes), total.value
                 )
             continue
-        per_block, per_chunk = (n // CODES * BLOCK_BYTES for n in (layout.elements, layout.chunk))
-        codes = [row.past(b * per_block) for row in x]
+        codes = x.past(b * (layout.elements // CODES))
         for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
             chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
-            here = [row.past(c * per_chunk) for row in codes]
+            here = codes.past(c * (layout.chunk // CODES))
             add_chunk(layout, totals, block, chunk, here, half, ahead)
-    return [total.value for total in totals]
-
-
-def add_digits(parts: list[V], digits: int) -> list[V]:
-    """One vector a token, of those of its digits."""
+    parts = [total.value for total in totals]
     return [sum(parts[i + 1 : i + digits], start=parts[i]) for i in range(0, len(parts), digits)]
 
 
 def token_runs(begin: Any, until: V, widths: tuple[int, ...]) -> Iterator[tuple[V, int]]:
-    """Tokens begin .. until, first as many at a time as the widest pass takes, the rest by narrower
-    ones: (first, width).
-    """
-    for width in widths:
-        end = until - (until - begin) % width if width > 1 else until
+    """The passes over tokens begin .. until: (first token, width)."""
+    for width, end in zip(widths, pass_ends(begin, until, widths), strict=True):
         for t in loop(begin, end, width):
             yield t, width
         begin = end
@@ -239,9 +287,9 @@ def matmul(
     The n_tokens tokens are cut into runs of `run`, whose x a cache holds while all rows pass
     by. Weights are asked for `ahead` bytes before they are needed.
 
-    x: a row a token and digit, x_bytes apart: blocks of codes (kernels/quantize.py), or f32 for
-    plain formats. With a gate, tile r of w is 16 rows of the gate and 16 of the up matrix, and y
-    = gate(g . x) * (u . x).
+    x: of x_bytes for each token and digit: blocks of codes, in the order of the passes
+    (kernels/quantize.py), or rows of f32 for plain formats. With a gate, tile r of w is 16 rows of
+    the gate and 16 of the up matrix, and y = gate(g . x) * (u . x).
     """
     layout = packed(format)
     tile_bytes = n_blocks * layout.bytes
@@ -249,16 +297,16 @@ def matmul(
         r, begin = tile % n_tiles, tile // n_tiles * run
         rows = w.past(r * tile_bytes * (2 if gate else 1))
         for t, width in token_runs(begin, minimum(begin + run, n_tokens), widths):
-            tokens = [x.past(t * (digits * x_bytes) + x_bytes * i) for i in range(width * digits)]
+            n, first = width * digits, x.past(t * (digits * x_bytes))
+            beside = x_bytes if isinstance(layout, PackedFloats) else BLOCK_BYTES
+            tokens = Tokens([first.past(beside * i) for i in range(n)], n * BLOCK_BYTES)
             step = ROWS if width == 1 else lanes
             for at in range(0, ROWS, step):
                 half, column = Half(at, step), r * ROWS + at
-                out = add_digits(products(layout, rows, tokens, n_blocks, half, ahead), digits)
+                out = products(layout, rows, tokens, n_blocks, half, ahead, digits)
                 if gate:
-                    up = add_digits(
-                        products(layout, rows.past(tile_bytes), tokens, n_blocks, half, ahead),
-                        digits,
-                    )
+                    up_rows = rows.past(tile_bytes)
+                    up = products(layout, up_rows, tokens, n_blocks, half, ahead, digits)
                     out = [GATES[gate](g) * u for g, u in zip(out, up, strict=True)]
                 for i, v in enumerate(out):
                     v = v + bias.load(column, step) if has_bias else v
