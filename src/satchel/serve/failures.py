@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,7 +44,7 @@ class OverloadedError(RefusedError):
 
 
 @contextmanager
-def schema_named(field: str) -> Iterator[None]:
+def schema_named(field: str) -> Generator[None]:
     """Faults of an answer's schema are told under the name of the field that the client sent."""
     try:
         yield
