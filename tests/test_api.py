@@ -234,7 +234,7 @@ def test_threads_share_the_model_and_hear_what_they_would_alone() -> None:
 
 
 def test_closing_ends_what_is_under_way() -> None:
-    llm = make(kind=Slow)
+    llm = make(kind=Slow, context_length=1024)
     stream = llm.stream("a", ignore_eos=True)
     next(stream)
     llm.close()
@@ -298,9 +298,9 @@ def test_a_session_holds_no_pages_but_what_it_computed_is_kept() -> None:
 
 
 def test_closing_a_session_ends_its_answer() -> None:
-    with make(kind=Slow) as llm:
+    with make(kind=Slow, context_length=1024) as llm:
         session = llm.session()
-        stream = session.stream("a", max_tokens=100)
+        stream = session.stream("a", max_tokens=900)
         next(stream)
         session.close()
         assert stream.stats is not None
@@ -309,7 +309,7 @@ def test_closing_a_session_ends_its_answer() -> None:
 
 
 def test_one_answer_at_a_time_in_a_session() -> None:
-    with make(kind=Slow) as llm:
+    with make(kind=Slow, context_length=1024) as llm:
         session = llm.session()
         stream = session.send_stream("Hi", ignore_eos=True)
         with pytest.raises(errors.OptionError, match="still answering"):
@@ -402,7 +402,7 @@ def test_a_watched_stream_says_when_there_is_something_to_read(llm: LLM) -> None
     stream.watch(told.release)
     text = ""
     while stream.stats is None:
-        assert told.acquire(timeout=10)
+        assert told.acquire(timeout=60)
         while stream.is_ready and stream.stats is None:
             text += next(stream).text
     assert text == "Grüß dich, Welt.\nUser:"

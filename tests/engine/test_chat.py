@@ -78,7 +78,7 @@ def test_one_call_ends_the_answer() -> None:
         done = llm.chat("?", tools=TOOLS, parallel_tool_calls=False, **GREEDY)
         assert (len(done.tool_calls), done.text) == (1, "")
         assert done.stats.finish_reason == "stop"
-        assert done.stats.generated_tokens < len(one) + 100
+        assert done.stats.generated_tokens < len(one) + 250
 
 
 def test_a_call_that_is_cut_off_is_said() -> None:

@@ -37,7 +37,7 @@ def start(driver: Driver, prompt: list[int], n: int = 8) -> Stream:
 def wait_until_idle(driver: Driver) -> None:
     thread = driver.thread
     if thread:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -163,7 +163,7 @@ def test_a_real_model_fills_a_schema(smollm2: Path) -> None:
             answer = llm.chat("Describe a person.", json_schema=PERSON, **options)
             jsonschema.validate(json.loads(answer.text), PERSON)
             assert answer.stats.finish_reason == "stop"
-            assert 0 < answer.stats.mask_ms < 50
+            assert 0 < answer.stats.mask_ms < 500
         for choice in (["Paris", "Rome"], ["Rome", "Paris"]):
             answer = llm.chat("What is the capital of France?", choice=choice, temperature=0)
             assert answer.text == "Paris"

@@ -179,7 +179,7 @@ if sys.platform == "linux":  # elsewhere the system tells, or limits, less
         """All memory is used once, in a process of its own; then the two differ by 5 % at most."""
         given = json.dumps({"model": str(request.getfixturevalue(name)), **settings})
         done = subprocess.run([sys.executable, "-c", CHILD, given], capture_output=True, text=True,
-                              check=False, timeout=100)  # fmt: skip
+                              check=False, timeout=300)  # fmt: skip
         assert done.returncode == 0, done.stderr
         told, resident, parts = json.loads(done.stdout)
         assert told == pytest.approx(resident, rel=0.05), parts

@@ -7,7 +7,6 @@ import importlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,11 @@ def test_features_are_those_that_llvm_finds() -> None:
 def test_it_is_quick_and_imports_little() -> None:
     source = (
         "import sys, time\n"
-        "start = time.perf_counter()\n"
+        "start = time.process_time()\n"
         "from satchel.machine import this_machine\n"
         "this_machine().features, this_machine().default_threads\n"
         "assert not {'llvmlite', 'numpy'} & set(sys.modules)\n"
-        "print(time.perf_counter() - start)\n"
+        "print(time.process_time() - start)\n"
     )
     times: list[float] = []
     for _ in range(3):
@@ -59,7 +58,6 @@ def test_it_is_quick_and_imports_little() -> None:
             check=True,
         )
         times.append(float(done.stdout))
-        time.sleep(0.05)
     assert min(times) < 0.1
 
 

@@ -68,7 +68,7 @@ if sys.platform == "linux":  # elsewhere the system tells, or limits, less
         kept = np.ones(64 << 20, np.uint8)
         after = resident_bytes()
         assert after
-        assert after - before == pytest.approx(kept.nbytes, rel=0.1)
+        assert after - before == pytest.approx(kept.nbytes, rel=0.2)
 
 
 def test_a_trigger_that_the_system_does_not_offer(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import ollama
 import openai
+from tests.engine.fake import FakeModel
 from tests.test_api import make, says
 
 from satchel.api import LLM
@@ -23,6 +24,28 @@ from satchel.serve.settings import Settings
 from satchel.serve.state import Server
 
 SAYS = "Grüß dich, Welt.\nUser:"
+
+
+class Held(FakeModel):
+    """Makes two steps, and no more until `go_on` is set: an answer that is in the making as long as
+    a test wants it to be, however busy the machine.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.go_on = threading.Event()
+
+    def run(self, batch: Any) -> Any:
+        if len(self.batches) >= 2:
+            assert self.go_on.wait(120)
+        return super().run(batch)
+
+
+def held(llm: LLM) -> threading.Event:
+    """What lets a model go on that is a Held."""
+    model = llm._speaker.model
+    assert isinstance(model, Held)
+    return model.go_on
 
 
 class Served:
@@ -56,7 +79,7 @@ class Served:
         return httpx.get(self.url + path, timeout=60, **options)
 
     def socket(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def busy_pages(self) -> int:
         """Pages in use once all caches of conversations are given back."""

@@ -135,7 +135,7 @@ def test_a_client_that_leaves_ends_it() -> None:
             wait_for(lambda: bool(served.made) and served.llm.usage().steps > 3)
         wait_for(lambda: served.server.in_flight == 0)
         steps = served.llm.usage().steps
-        assert steps < 500
+        assert steps < 1200  # all would be 1250
         time.sleep(0.05)
         assert served.llm.usage().steps == steps
         assert served.busy_pages() == 0

@@ -175,4 +175,4 @@ def test_no_text_takes_long(page: Page, text: str) -> None:
     page.evaluate(
         "text => shown(text, true).childNodes.length + shown(text, false).childNodes.length", text
     )
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.serve.served import SAYS, Served, serving, wait_for
-from tests.test_api import Slow, make, says
+from tests.serve.served import SAYS, Held, Served, held, serving, wait_for
+from tests.test_api import make, says
 
 
 def scrape(served: Served) -> dict[str, float]:
@@ -69,11 +69,12 @@ def test_what_only_grows_is_a_counter_and_outlives_its_model(served: Served) -> 
 
 
 def test_requests_under_way_are_seen() -> None:
-    with serving(lambda _: make(says("x" * 200), kind=Slow)) as served:
+    with serving(lambda _: make(says("x" * 200), kind=Held)) as served:
         stream = served.openai().completions.create(model="fake", prompt="Say:", stream=True)
         next(stream)
         assert scrape(served)["requests_processing"] == 1
         stream.close()
+        held(served.llm).set()
         wait_for(lambda: served.server.in_flight == 0)
         assert scrape(served)["requests_processing"] == 0
 

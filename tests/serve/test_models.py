@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.engine.fake import FakeModel
-from tests.serve.served import Served, serving, wait_for
-from tests.test_api import Slow, make, says
+from tests.serve.served import Held, Served, held, serving, wait_for
+from tests.test_api import make, says
 
 from satchel.api import LLM
 from satchel.base.errors import CrowdedError, MemoryLimitError, OptionError
@@ -80,15 +80,16 @@ def test_the_longest_idle_one_makes_room() -> None:
 
 
 def test_a_model_at_work_is_not_unloaded() -> None:
-    def slow(reference: str) -> LLM:
-        return make(says(reference * 20), kind=Slow)
+    def load(reference: str) -> LLM:
+        return make(says(reference * 20), kind=Held)
 
-    with serving(slow, ["a.gguf", "b.gguf"], max_loaded=1) as served:
+    with serving(load, ["a.gguf", "b.gguf"], max_loaded=1) as served:
         stream = served.openai().completions.create(model="a", prompt="Say:", stream=True)
         next(stream)
         refused = ask(served, "b")
         assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
         assert served.post("/api/generate", {"model": "a", "keep_alive": 0}).status_code == 200
+        held(served.llm).set()
         assert "".join(chunk.choices[0].text for chunk in stream).endswith("a.gguf")
         assert ask(served, "b", max_tokens=1).status_code == 200
 
@@ -124,14 +125,14 @@ def test_loading_one_does_not_hold_up_another() -> None:
     def load(reference: str) -> LLM:
         if reference == "b.gguf":
             begun.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         return named(reference)
 
     with serving(load, ["a.gguf", "b.gguf"]) as served:
         ask(served, "a")
         waits = threading.Thread(target=ask, args=(served, "b"))
         waits.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         assert says_of(ask(served, "a")) == "a.gguf"
         go_on.set()
         waits.join()
@@ -196,7 +197,7 @@ def test_a_closed_model_is_an_error_and_no_hang() -> None:
 
 
 def test_models_load_side_by_side() -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     def load(reference: str) -> LLM:
         both.wait()
@@ -215,13 +216,13 @@ def test_no_more_load_at_once_than_may_be_loaded() -> None:
 
     def load(reference: str) -> LLM:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return named(reference)
 
     with serving(load, ["a.gguf", "b.gguf"], max_loaded=1) as served:
         waiting = threading.Thread(target=ask, args=(served, "a"))
         waiting.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         assert ask(served, "b").status_code == 503
         go_on.set()
         waiting.join()
@@ -233,7 +234,7 @@ def test_a_model_whose_clients_left_while_it_loaded_expires() -> None:
 
     def load(reference: str) -> LLM:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return named(reference)
 
     with serving(load, keep_alive_s=0.05) as served:
@@ -241,7 +242,7 @@ def test_a_model_whose_clients_left_while_it_loaded_expires() -> None:
             body = b'{"prompt": "Say:"}'
             head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
             client.sendall(f"{head}\r\n\r\n".encode() + body)
-            assert begun.wait(10)
+            assert begun.wait(60)
         time.sleep(0.05)
         go_on.set()
         wait_for(lambda: bool(served.made))
@@ -269,7 +270,7 @@ def test_what_has_no_room_beside_others_takes_that_of_idle_ones() -> None:
         open_ones = [llm for llm in there if not llm._speaker.model.closed]  # type: ignore[attr-defined]
         if reference == "large.gguf" and open_ones:
             raise CrowdedError("the model needs 7 GB; other models take 2 GB, and 8 are allowed")
-        there.append(make(says(reference * 20), kind=Slow))
+        there.append(make(says(reference * 20), kind=Held))
         return there[-1]
 
     references = ["a.gguf", "b.gguf", "large.gguf"]
@@ -281,6 +282,7 @@ def test_what_has_no_room_beside_others_takes_that_of_idle_ones() -> None:
         assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
         assert "other models take 2 GB" in refused.json()["error"]["message"]
         assert list(served.server.models.loaded) == ["b"]
+        held(there[1]).set()
         assert "".join(chunk.choices[0].text for chunk in stream).endswith("b.gguf")
         assert ask(served, "large", max_tokens=1).status_code == 200
         assert list(served.server.models.loaded) == ["large"]

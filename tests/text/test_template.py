@@ -255,7 +255,7 @@ def test_a_template_can_not_take_much_time_or_space(source: str) -> None:
     start = time.thread_time()
     with pytest.raises(TemplateError, match=REFUSED):
         render(source)
-    assert time.thread_time() - start < 3
+    assert time.thread_time() - start < 10
 
 
 @pytest.mark.parametrize(
