@@ -16,6 +16,7 @@ from satchel.files.checkpoint import open_checkpoint
 
 # the keys of a model of one layer depend on nothing but the token and its place
 CASES = ("llama", "llama-yarn", "llama-llama3", "qwen2", "qwen3")
+QUICK = ("llama-yarn", "qwen3")
 KEPT = [*range(4), 9, 10, 33, *range(70, 110)]
 
 
@@ -30,7 +31,10 @@ def forget(model: CompiledModel, kept: list[int], n: int) -> list[Pages]:
     return held
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=[] if c in QUICK else pytest.mark.slow) for c in CASES],
+)
 def test_a_model_goes_on_with_what_stays(
     case: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

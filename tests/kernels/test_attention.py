@@ -115,8 +115,12 @@ SHAPES = {
 }
 
 
+QUICK = ("one head", "grouped", "gemma", "odd", "window in a page", "capped window")
+EVERY = [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SHAPES]
+
+
 @pytest.mark.parametrize("target", slow_but(BEST))
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", EVERY)
 def test_attention_is_its_meaning(name: str, target: str) -> None:
     """A whole sequence at once, in pages that lie anywhere, beside garbage."""
     if target not in here() and name not in ("grouped", "gemma", "capped window"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import string
 from typing import Any
 
 import pytest
@@ -24,7 +25,12 @@ from satchel.runtime.plan import (
     parse_plan,
 )
 
-names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_./\-]{0,12}", fullmatch=True)
+LETTERS = string.ascii_letters + "_"
+names = st.builds(
+    str.__add__,
+    st.sampled_from(LETTERS),
+    st.text(f"{LETTERS}{string.digits}./-", max_size=12),
+)
 notes = st.text(st.characters(exclude_categories=("C", "Z")), max_size=20)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -42,7 +48,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
     scalars = tuple(draw(st.lists(names, min_size=1, max_size=3, unique=True)))
     kernels = {
-        k: draw(st.from_regex(r"[0-9a-f]{4,64}", fullmatch=True))
+        k: draw(st.text("0123456789abcdef", min_size=4, max_size=64))
         for k in draw(st.sets(names, min_size=1))
     }
     refs = st.sampled_from(buffers).flatmap(
