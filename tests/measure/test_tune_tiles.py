@@ -31,14 +31,14 @@ def test_wide_registers_and_a_large_cache() -> None:
     assert tried(TWO_SOCKETS) == {
         "ahead_bytes": (3072, (0, 1536, 6144)),
         "longest_run": (256, (64, 128)),
-        "tokens": (8, (6, 4)),
+        "tokens": (8, (6, 12)),
         "queries": (6, (4, 9)),
     }
 
 
 def test_few_registers() -> None:
     found = tried(HYBRID_LAPTOP)
-    assert found["tokens"] == (4, (3, 6))
+    assert found["tokens"] == (8, (6, 12))
     assert found["lanes"] == (8, (16,))
     assert found["queries"] == (2, (1, 3))
     assert found["run_bytes"] == (4 << 20, (3 << 20,))

@@ -329,9 +329,10 @@ def run_length(row_bytes: int, widest: int, tiles: Tiles) -> int:
 
 
 def pass_shape(bits: int, registers: int, digits: int, tiles: Tiles) -> dict[str, Any]:
-    """Widths and lanes of a pass over tokens: by default those that fill a target's registers and
-    no more.
+    """Widths and lanes of a pass over tokens. By default a pass is as wide as repays: where
+    registers are few, sums that find none cost less than unpacking weights again for other tokens;
+    but on the least targets, code would grow too long to be compiled in a moment.
     """
     lanes = tiles.lanes or min(ROWS, bits // 32 * (2 if bits == 128 and registers == 32 else 1))
-    most = max(1, (tiles.tokens or (8 if registers >= 32 else 4)) // digits)
+    most = max(1, (tiles.tokens or (8 if bits * registers >= 4096 else 4)) // digits)
     return {"widths": (most, *(w for w in (8, 4, 2, 1) if w < most)), "lanes": lanes}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tiles:
-    """How kernels cut their work. None: as many as fill the target's registers.
+    """How kernels cut their work. None: as many as suit the target's registers.
 
     The figures were measured to be best on one machine or another; `satchel tune` finds those of
     this one.

@@ -66,7 +66,6 @@ def choices(machine: Machine, target: Target) -> list[Choice]:
     )
     tokens, lanes, queries = passes["widths"][0], passes["lanes"], heads["widths"][0]
     ahead, run_bytes = DEFAULT.ahead_bytes, DEFAULT.run_bytes
-    many = registers >= 32  # and then even more tokens never fit: 12 have no registers for pointers
     level = max((cache.level for cache in machine.caches), default=0)
     shared = machine.cache_bytes(level) or 2 * run_bytes
     found = [
@@ -78,7 +77,7 @@ def choices(machine: Machine, target: Target) -> list[Choice]:
             in_few=False,
         ),
         Choice("longest_run", DEFAULT.longest_run, (PROMPT // 4, PROMPT // 2), in_few=False),
-        Choice("tokens", tokens, (3 * tokens // 4, tokens // 2 if many else 3 * tokens // 2)),
+        Choice("tokens", tokens, (3 * tokens // 4, 3 * tokens // 2)),
         Choice("lanes", lanes, tuple(n for n in (4, 8, 16) if n != lanes and 32 * n >= bits)),
         Choice("queries", queries, (2 * queries // 3, 3 * queries // 2), attend.name, in_few=False),
     ]
