@@ -98,14 +98,14 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     os.close(read)
     process = satchel("--version", stdout=write)
     os.close(write)
-    assert process.communicate(timeout=60)[1] == b""
+    assert process.communicate(timeout=300)[1] == b""
     assert process.returncode == 141
 
 
 def test_output_that_can_not_be_written() -> None:
     with open("/dev/full", "w") as full:
         process = satchel("--version", stdout=full)
-    assert process.communicate(timeout=60)[1] == (
+    assert process.communicate(timeout=300)[1] == (
         b"satchel: error: the output: No space left on device\n"
     )
     assert process.returncode == 1
@@ -113,7 +113,7 @@ def test_output_that_can_not_be_written() -> None:
 
 def test_a_closed_stdout() -> None:
     process = satchel("--version", stdout=-1, preexec_fn=lambda: os.close(1))
-    assert process.communicate(timeout=60)[1].startswith(b"satchel: error: stdout is closed;")
+    assert process.communicate(timeout=300)[1].startswith(b"satchel: error: stdout is closed;")
     assert process.returncode == 2
 
 
@@ -128,7 +128,7 @@ def test_a_package_that_can_not_be_loaded(
 
 def test_a_model_that_is_not_there() -> None:
     process = satchel("show", "/no/such.gguf", stdout=-1)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (1, b"")
     assert err.startswith(b"satchel: error: /no/such.gguf: no such file")
     assert err.count(b"\n") == 1

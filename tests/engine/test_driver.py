@@ -170,7 +170,7 @@ print("bye")
 """
     environment = child_environment({"PYTHONPATH": os.pathsep.join(["src", "."])})
     ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60, capture_output=True
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=300, capture_output=True
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"bye\n", b"")
 

@@ -270,7 +270,7 @@ def test_a_second_pull_waits_for_the_first(index: Index, tmp_path: Path) -> None
         assert other.stderr is not None
         assert other.stderr.readline() == "waiting for another process that is busy with once\n"
         assert other.poll() is None
-    assert other.communicate(timeout=60)[0] == "b'GGUF'\n"
+    assert other.communicate(timeout=300)[0] == "b'GGUF'\n"
     assert other.returncode == 0
 
 

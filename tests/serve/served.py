@@ -37,7 +37,7 @@ class Held(FakeModel):
 
     def run(self, batch: Any) -> Any:
         if len(self.batches) >= 2:
-            assert self.go_on.wait(120)
+            assert self.go_on.wait(300)
         return super().run(batch)
 
 
@@ -65,21 +65,21 @@ class Served:
         return self.made[-1]
 
     def openai(self, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=300)
 
     def ollama(self) -> ollama.Client:
-        return ollama.Client(host=self.url, timeout=60)
+        return ollama.Client(host=self.url, timeout=300)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         if body is not None:
             options["json"] = body
-        return httpx.post(self.url + path, timeout=60, **options)
+        return httpx.post(self.url + path, timeout=300, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **options)
+        return httpx.get(self.url + path, timeout=300, **options)
 
     def socket(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=300)
 
     def busy_pages(self) -> int:
         """Pages in use once all caches of conversations are given back."""
@@ -92,7 +92,7 @@ class Served:
         return self.llm.usage().pages_in_use
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
     """Waits until something is so."""
     end = time.monotonic() + seconds
     while not condition():
@@ -131,11 +131,11 @@ def serving(
     thread = threading.Thread(target=lambda: asyncio.run(run(server, listener, begun)))
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(300)
         yield served
     finally:
         assert served.http
         served.loop.call_soon_threadsafe(served.http.end)
-        thread.join(60)
+        thread.join(300)
         listener.close()
         assert not thread.is_alive(), "the server does not end"

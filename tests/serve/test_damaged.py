@@ -150,7 +150,7 @@ def n_threads() -> int:
 def test_damaged_requests_do_no_damage() -> None:
     chance = random.Random(8)
     with serving(lambda _: make(says(SAYS), template=HERMES, context_length=512)) as served:
-        client = HTTPConnection("127.0.0.1", served.port, timeout=120)
+        client = HTTPConnection("127.0.0.1", served.port, timeout=300)
         counts: dict[int, int] = {}
         at_half = files = threads = 0
         for number in range(N):

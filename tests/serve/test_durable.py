@@ -57,7 +57,7 @@ def server(model: Path, cache: Path) -> Generator[tuple[str, subprocess.Popen[st
 def ask(url: str, prompt: list[int], n: int = 8) -> dict[str, Any]:
     """An answer in OpenAI's form, with how likely each token was, to the last bit."""
     body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "logprobs": 0}
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -72,7 +72,7 @@ def until_saved(cache: Path, n_files: int) -> None:
 
 def text_of(url: str, n: int) -> list[int]:
     words = " ".join(WORDS[i * i % len(WORDS)] for i in range(n))
-    tokens = httpx.post(f"{url}/tokenize", json={"content": words}, timeout=60).json()["tokens"]
+    tokens = httpx.post(f"{url}/tokenize", json={"content": words}, timeout=300).json()["tokens"]
     return tokens[:n]
 
 

@@ -125,14 +125,14 @@ def test_loading_one_does_not_hold_up_another() -> None:
     def load(reference: str) -> LLM:
         if reference == "b.gguf":
             begun.set()
-            assert go_on.wait(60)
+            assert go_on.wait(300)
         return named(reference)
 
     with serving(load, ["a.gguf", "b.gguf"]) as served:
         ask(served, "a")
         waits = threading.Thread(target=ask, args=(served, "b"))
         waits.start()
-        assert begun.wait(60)
+        assert begun.wait(300)
         assert says_of(ask(served, "a")) == "a.gguf"
         go_on.set()
         waits.join()
@@ -197,7 +197,7 @@ def test_a_closed_model_is_an_error_and_no_hang() -> None:
 
 
 def test_models_load_side_by_side() -> None:
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=300)
 
     def load(reference: str) -> LLM:
         both.wait()
@@ -216,13 +216,13 @@ def test_no_more_load_at_once_than_may_be_loaded() -> None:
 
     def load(reference: str) -> LLM:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return named(reference)
 
     with serving(load, ["a.gguf", "b.gguf"], max_loaded=1) as served:
         waiting = threading.Thread(target=ask, args=(served, "a"))
         waiting.start()
-        assert begun.wait(60)
+        assert begun.wait(300)
         assert ask(served, "b").status_code == 503
         go_on.set()
         waiting.join()
@@ -234,7 +234,7 @@ def test_a_model_whose_clients_left_while_it_loaded_expires() -> None:
 
     def load(reference: str) -> LLM:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(300)
         return named(reference)
 
     with serving(load, keep_alive_s=0.05) as served:
@@ -242,7 +242,7 @@ def test_a_model_whose_clients_left_while_it_loaded_expires() -> None:
             body = b'{"prompt": "Say:"}'
             head = f"POST {COMPLETE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
             client.sendall(f"{head}\r\n\r\n".encode() + body)
-            assert begun.wait(60)
+            assert begun.wait(300)
         time.sleep(0.05)
         go_on.set()
         wait_for(lambda: bool(served.made))

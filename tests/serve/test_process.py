@@ -43,7 +43,7 @@ class Process:
     def end(self, number: int) -> int:
         """Sends a signal; the exit code. All further lines are read."""
         self.child.send_signal(number)
-        out, err = self.child.communicate(timeout=120)
+        out, err = self.child.communicate(timeout=300)
         assert out == ""  # the log goes to stderr
         self.lines += [json.loads(line) for line in err.splitlines()]
         return self.child.returncode
@@ -72,7 +72,7 @@ def process(*args: str) -> Generator[Process]:
 
 def complete(server: Process, **fields: Any) -> httpx.Response:
     body = {"prompt": "Once upon a time", "temperature": 0, **fields}
-    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=300)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -95,7 +95,7 @@ def test_a_signal_lets_answers_finish_and_ends_with_0(smollm2: Path, number: int
 
 def test_grace_has_an_end(smollm2: Path) -> None:
     with process(str(smollm2), "--grace", "1") as server:
-        client = httpx.Client(timeout=60)
+        client = httpx.Client(timeout=300)
         body = {"prompt": "Once", "max_tokens": 1000, "ignore_eos": True, "stream": True, "n": 8}
         with client.stream("POST", f"{server.url}/v1/completions", json=body) as stream:
             next(stream.iter_lines())
