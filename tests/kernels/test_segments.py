@@ -8,7 +8,7 @@ from tests.kernels.harness import Call, here, run
 from tests.kernels.kv import F16, Pages
 
 from satchel.kernels.attention import PAGE, Heads, attend, attend_part, group_shape, merge_parts
-from satchel.kernels.groups import MAX_SPLIT, SEGMENT, is_worth_splitting, n_segments, query_groups
+from satchel.kernels.groups import MAX_SPLIT, SEGMENT, heads_together, n_segments, query_groups
 from satchel.lang.target import TARGETS
 from satchel.machine.tiles import DEFAULT
 
@@ -51,24 +51,28 @@ def assert_parts_are_the_whole(target: str, last: int, types: tuple[str, str]) -
     def scratch(n_tiles: int) -> np.ndarray:
         return np.full(n_tiles * heads.tile_floats, np.nan, np.float32)
 
-    def call(kernel, n_tiles: int, **own: np.ndarray) -> Call:
+    def call(kernel, n_tiles: int, **own: np.ndarray | int) -> Call:
         every = shared | own
         build = kernel.build(t, **constants)
         return Call(build, {name: every[name] for name in kernel.slots}, n_tiles)
 
-    whole, shared_out = np.full_like(q, np.nan), np.full_like(q, np.nan)
+    whole = np.full_like(q, np.nan)
     run([call(attend, tiles, y=whole, scratch=scratch(tiles))])
-    parts = tiles * n_segments(last + 1)
-    room = scratch(parts)
-    run([call(attend_part, parts, scratch=room)])
-    run([call(merge_parts, tiles, y=shared_out, scratch=room)])
     assert np.isfinite(whole).all()
-    assert np.array_equal(whole, shared_out)
+    parts = tiles * n_segments(last + 1)
+    for together in (1, n_kv):
+        out, room = np.full_like(q, np.nan), scratch(parts)
+        run([call(attend_part, parts // together, scratch=room, together=together)])
+        run([call(merge_parts, tiles, y=out, scratch=room)])
+        assert np.array_equal(whole, out)
 
 
-def test_only_few_tiles_with_a_long_past_are_split() -> None:
-    assert is_worth_splitting(1, 3, SEGMENT * PAGE + 1, 2)
-    assert not is_worth_splitting(1, 3, SEGMENT * PAGE, 2)  # one segment
-    assert not is_worth_splitting(1, 3, 10_000, 1)  # no one to share with
-    assert not is_worth_splitting(64, 3, 10_000, 2)  # tiles enough
-    assert not is_worth_splitting(MAX_SPLIT, 1, 10_000, 64)  # more than the scratch has room for
+def test_how_a_past_is_shared() -> None:
+    assert heads_together(1, 3, SEGMENT * PAGE, 2) == 0  # one segment
+    assert heads_together(1, 3, SEGMENT * PAGE + 1, 2) == 1  # few tiles
+    assert heads_together(4, 3, SEGMENT * PAGE + 1, 4) == 3  # few, and segments enough
+    assert heads_together(1, 3, 10_000, 2) == 3
+    assert heads_together(1, 3, 10_000, 1) == 3  # alone, but memory is read on and on
+    assert heads_together(1, 8, SEGMENT * PAGE + 1, 2) == 0  # tiles enough
+    assert heads_together(64, 3, 10_000, 2) == 0
+    assert heads_together(MAX_SPLIT, 1, 10_000, 64) == 0  # more than the scratch has room for

@@ -38,6 +38,9 @@ from satchel.machine.tiles import DEFAULT, Tiles
 from satchel.runtime.batch import MAX_WANTED, RANKED, STRIP
 from satchel.runtime.plan import Arg, Count, Plan, Ref
 
+COUNTS = ("tokens", "wanted", "embedded", "groups", "whole", "parts", "split", "together")
+"""What a run is told of its batch; the last five are of attention, see CompiledModel."""
+
 NEAR = 512
 """Logits among which the ranked ones are looked for."""
 
@@ -75,7 +78,7 @@ def lower_graph(graph: Graph, target: Target, limits: Limits, tiles: Tiles = DEF
     plan = Plan(
         steps,
         buffers,
-        ("tokens", "wanted", "embedded", "groups", "whole", "parts", "split", *moved, *runs),
+        (*COUNTS, *moved, *runs),
         dict.fromkeys(low.builds, "unbuilt"),
     )
     if low.attention is None:

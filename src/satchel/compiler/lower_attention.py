@@ -173,6 +173,7 @@ def lower_attend(low: Lowering, node: Node) -> None:
         **{n: Ref(n) for n in ("positions", "groups")},
         "tables": Ref(tables_name(group_of(low, node)[0])),
         "n_groups": "groups",
+        "together": "together",
         "max_pages": max_pages(low.limits),
         "y_stride": out.stride,
     }
@@ -182,7 +183,8 @@ def lower_attend(low: Lowering, node: Node) -> None:
         steps += [(attention.attend_part, "parts", scratch), (attention.merge_parts, "split", out)]
     for kernel, scalar, writes in steps:
         args = {name: every[name] for name in kernel.slots}
-        low.step(kernel, node, Count(n_kv, scalar), writes, args, **constants)
+        per = 1 if kernel is attention.attend_part else n_kv
+        low.step(kernel, node, Count(per, scalar), writes, args, **constants)
     if low.limits.weighs and node["window"] is None:
         name = f"{MASS}{node['cache']}"
         low.buffer(name, 4 * low.limits.n_pages * n_kv * pages.PAGE, "kv")

@@ -31,7 +31,7 @@ from satchel.compiler.sources import plan_digest
 from satchel.compiler.weights import Turns, Weight
 from satchel.files.checkpoint import Checkpoint
 from satchel.kernels.cache_types import F16
-from satchel.kernels.groups import is_worth_splitting, n_segments, query_groups
+from satchel.kernels.groups import heads_together, n_segments, query_groups
 from satchel.lang.target import Target, choose_target, target_named
 from satchel.machine import this_machine
 from satchel.machine.tiles import Tiles
@@ -318,9 +318,11 @@ class CompiledModel:
         groups = query_groups(batch.sequences, batch.positions, self._group_tokens)
         self._inputs["groups"][: groups.size] = groups.reshape(-1)
         n, until = len(groups), _until(batch)
-        split = is_worth_splitting(n, self._n_kv, until, self.threads)
-        parts = n * n_segments(until) if split else 0
-        return {"groups": n, "whole": 0 if split else n, "parts": parts, "split": n if split else 0}
+        together = heads_together(n, self._n_kv, until, self.threads)
+        if not together:
+            return {"groups": n, "whole": n, "parts": 0, "split": 0, "together": 1}
+        parts = n * n_segments(until) * self._n_kv // together
+        return {"groups": n, "whole": 0, "parts": parts, "split": n, "together": together}
 
     def close(self) -> None:
         self.executor.close()

@@ -22,10 +22,16 @@ def n_segments(positions: int) -> int:
     return -(-positions // (PAGE * SEGMENT))
 
 
-def is_worth_splitting(n_groups: int, n_kv: int, positions: int, threads: int) -> bool:
-    """Whether there are too few tiles for the threads, and segments to share instead."""
-    tiles = n_groups * n_kv
-    return threads > 1 and tiles < min(4 * threads, MAX_SPLIT) and n_segments(positions) > 1
+def heads_together(n_groups: int, n_kv: int, positions: int, threads: int) -> int:
+    """How to share a past: 0: by tiles of one kv head and group each. Else by segments as well, so
+    many heads to a tile: all, which read memory on and on, where that leaves enough tiles.
+    """
+    segments, tiles = n_segments(positions), n_groups * n_kv
+    if segments == 1 or tiles >= MAX_SPLIT:
+        return 0
+    if n_groups * segments >= 2 * threads:
+        return n_kv
+    return int(threads > 1 and tiles < 4 * threads)
 
 
 def query_groups(

@@ -40,13 +40,14 @@ def weigh_slots(
     heads, past = Heads(**constants), Past(q, kv, positions, tables, max_pages)
     for h in loop(lo, hi):
         for i in loop(n_groups):
-            group = read_group(heads, groups, i * heads.n_kv + h)
+            group = read_group(heads, groups, i, h)
             for t in loop(group.n_tokens):
                 position = index(positions[group.first + t])
                 slots_of(mass, past, group, position).store(0.0, position % PAGE)
         for i in loop(n_groups):
             tile = (n_groups - 1 - i) * heads.n_kv + h  # groups that see least come last
-            add_group(read_group(heads, groups, tile), past, mass, scratch, tile)
+            group = read_group(heads, groups, tile // heads.n_kv, tile % heads.n_kv)
+            add_group(group, past, mass, scratch, tile)
 
 
 def slots_of(mass: Row, past: Past, group: Group, position: V) -> Row:
