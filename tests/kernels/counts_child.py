@@ -28,7 +28,7 @@ def layout_of(format: str, target: Target) -> str:
 def kernels(target: Target) -> dict[str, tuple[Kernel, dict[str, Any]]]:
     """Kernels and constants, by the name that the golden table has for them."""
     passes, heads = (
-        pass_shape(target.bits, target.registers, 1, DEFAULT),
+        pass_shape(target, 1, DEFAULT),
         group_shape(3, target.bits, target.registers, DEFAULT),
     )
     seen = {"n_kv": 3, "per_kv": 3, "head_dim": 64, "window": None, "softcap": None, **heads}

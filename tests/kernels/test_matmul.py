@@ -65,7 +65,7 @@ class Product:
         """The call for these tokens, `length` of them in a run, and its y [tokens, rows]."""
         target, tiles = TARGETS[self.target], -(-self.n_rows // ROWS)
         y = np.full((len(x), tiles * ROWS), np.nan, np.float32)
-        shape = pass_shape(target.bits, target.registers, self.digits, free)
+        shape = pass_shape(target, self.digits, free)
         widest: int = self.digits * shape["widths"][0]
         codes = self.operand(x, shape["widths"])
         x_bytes = codes.nbytes // len(x) // self.digits

@@ -35,8 +35,8 @@ few = settings(max_examples=4, deadline=None)
 def test_by_default_as_was_measured() -> None:
     found = {
         name: (
-            pass_shape(t.bits, t.registers, 1, DEFAULT),
-            pass_shape(t.bits, t.registers, 2, DEFAULT)["widths"],
+            pass_shape(t, 1, DEFAULT),
+            pass_shape(t, 2, DEFAULT)["widths"],
             group_shape(3, t.bits, t.registers, DEFAULT),
         )
         for name, t in TARGETS.items()
@@ -46,10 +46,10 @@ def test_by_default_as_was_measured() -> None:
     two = {"group_tokens": 8, "widths": (2, 1)}
     six = {"group_tokens": 8, "widths": (6, 3, 2, 1)}
     assert found == {
-        "x86-base": ({"widths": four, "lanes": 4}, (2, 1), two | {"across": 1}),
-        "x86-avx2": ({"widths": eight, "lanes": 8}, four, two | {"across": 2}),
-        "x86-avx512vnni": ({"widths": eight, "lanes": 16}, four, six),
-        "arm-neon": ({"widths": eight, "lanes": 8}, four, two | {"across": 2}),
+        "x86-base": ({"widths": four, "lanes": 4, "at_once": 1}, (2, 1), two | {"across": 1}),
+        "x86-avx2": ({"widths": eight, "lanes": 8, "at_once": 8}, four, two | {"across": 2}),
+        "x86-avx512vnni": ({"widths": eight, "lanes": 16, "at_once": 1}, four, six),
+        "arm-neon": ({"widths": eight, "lanes": 8, "at_once": 8}, four, two | {"across": 2}),
     }
     assert [run_length(n, 8, DEFAULT) for n in (1, 30_000, 1 << 30)] == [256, 136, 16]
 
@@ -59,7 +59,7 @@ def test_shapes_are_sound(free: Tiles, target: str, row_bytes: int, digits: int)
     """Widths fall to one, runs are whole passes."""
     assert free.are_sane
     t = TARGETS[target]
-    shape = pass_shape(t.bits, t.registers, digits, free)
+    shape = pass_shape(t, digits, free)
     rows = group_shape(3, t.bits, t.registers, free)
     for widths in (shape["widths"], rows["widths"]):
         assert widths[-1] == 1

@@ -10,9 +10,9 @@ from typing import Any
 
 from satchel.base.dtypes import f16, f32, i8, i32
 from satchel.lang.kernel import kernel
-from satchel.lang.ops import cast, dot4, dot4_signed, muladd, splat_bytes
+from satchel.lang.ops import cast, dot4, dot4_signed, dot_quads, muladd, splat_bytes
 from satchel.lang.target import TARGETS
-from satchel.lang.trace import In, Out, acc, loop, size
+from satchel.lang.trace import In, Out, acc, full, loop, size
 
 
 @kernel
@@ -32,6 +32,19 @@ def dot(lo: size, hi: size, y: Out.i32, w: In.u8, x: In.i8, n: size, *, top: int
 
 
 @kernel
+def quads(lo: size, hi: size, y: Out.i32, w: In.u8, x: In.i8, *, top: int):
+    """16 rows times one vector: eight quads of each."""
+    for tile in loop(lo, hi):
+        rows = w.past(tile * 512)
+        pairs = [
+            v
+            for k in range(8)
+            for v in (rows.load(64 * k, 64), splat_bytes(x.past(4 * k, i32).load(), 16))
+        ]
+        y.store(dot_quads(full(i32, 0), *pairs, top=top), tile * 16)
+
+
+@kernel
 def halfs(lo: size, hi: size, y: Out.f16, x: In.f16, by: In.f32):
     """y = x * by + x, halfs in memory."""
     for i in loop(lo, hi):
@@ -43,6 +56,8 @@ KERNELS: dict[str, tuple[Any, dict[str, int | None]]] = {
     "dot": (dot, {"top": 255}),
     "dot7": (dot, {"top": 127}),
     "dot_signed": (dot, {"top": None}),
+    "quads4": (quads, {"top": 15}),
+    "quads5": (quads, {"top": 31}),
     "halfs": (halfs, {}),
 }
 

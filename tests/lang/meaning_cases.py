@@ -32,7 +32,7 @@ from satchel.base.dtypes import (
 )  # fmt: skip
 from satchel.base.errors import KernelError
 from satchel.lang import ops, trace
-from satchel.lang.ir import Function, Type, instructions
+from satchel.lang.ir import Function, Inst, Type, instructions
 from satchel.lang.lower import lower
 from satchel.lang.ops import OPS, Op, Rule
 from satchel.lang.primitives import PRIMITIVES, result_type
@@ -108,9 +108,9 @@ def variants(target: Target) -> Iterator[Variant]:
         if case.op is None:
             continue
         yield Variant(case, "meaning")
-        result = case.op.type("", case.types, case_attrs(case))
+        inst = case_inst(case)
         for rule in case.op.rules:
-            if rule.features <= target.features and rule.fits(result, dict(case_attrs(case))):
+            if rule.features <= target.features and rule.takes(inst):
                 yield Variant(case, rule.name, rule)
 
 
@@ -127,10 +127,9 @@ def cuts_floats(case: Case) -> bool:
     )
 
 
-def case_attrs(case: Case) -> tuple[tuple[str, Any], ...]:
-    """The attributes of a case's op."""
-    inst = next(i for i in _instructions(case) if case.op and i.op == case.op.name)
-    return inst.attrs
+def case_inst(case: Case) -> Inst:
+    """Where a case's op stands."""
+    return next(i for i in _instructions(case) if case.op and i.op == case.op.name)
 
 
 def _instructions(case: Case) -> Iterator[Any]:
@@ -332,19 +331,36 @@ def f32_in(low: float, high: float, n: int) -> Array:
     return np.linspace(low, high, n).astype(np.float32)
 
 
-def dot4_rows(n: int, a: list[int], b: list[int]) -> tuple[Array, Array, Array]:
+def dot4_rows(n: int, a: list[int], b: list[int], quads: int = 1) -> tuple[Array, Array, Array]:
     """Sums, and quads of bytes from the least to the greatest of a and b: products of these and
-    those between in all four places, mixed, and at RANDOM.
+    those between in all four places (of all quads of a sum), mixed, and at RANDOM.
     """
-    alike = np.array(list(itertools.product(a, b)))
-    quads = np.repeat(alike[:, None], 4, axis=1)
-    count = 1024
-    mixed = np.stack([RANDOM.choice(a, (count, 4)), RANDOM.choice(b, (count, 4))], -1)
-    wild = np.stack([RANDOM.integers(min(x), max(x) + 1, (count, 4)) for x in (a, b)], -1)
-    both = np.concatenate([quads, mixed, wild])
+    size = (1024, quads, 4)
+    alike = np.array(list(itertools.product(a, b)))[:, None, None].repeat(quads, 1).repeat(4, 2)
+    mixed = np.stack([RANDOM.choice(a, size), RANDOM.choice(b, size)], -1)
+    wild = np.stack([RANDOM.integers(min(x), max(x) + 1, size) for x in (a, b)], -1)
+    both = np.concatenate([alike, mixed, wild])
     both = both[: both.shape[0] // n * n]
     sums = np.resize(edges(i32), both.shape[0])
+    both = both.reshape(-1, n, quads, 4, 2).swapaxes(1, 2)
     return sums, both[..., 0].astype(np.uint8).ravel(), both[..., 1].astype(np.int8).ravel()
+
+
+QUADS = ((15, 9), (7, 19), (31, 9), (63, 5), (127, 3), (255, 3))
+"""Greatest codes, and of how many quads: one more than words have room for, or than twice that."""
+
+
+def quads_case(n: int, top: int, quads: int) -> Case:
+    """A sum of quads, among them all that have the greatest products of one sign everywhere."""
+    types = (Type(i32, n), Type(u8, 4 * n * quads), Type(i8, 4 * n * quads))
+    starts = range(0, 4 * n * quads, 4 * n)
+
+    def body(s: V, a: V, b: V) -> V:
+        pairs = [v[i : i + 4 * n] for i in starts for v in (a, b)]
+        return OPS["dot_quads"](s, *pairs, top=top)
+
+    rows = dot4_rows(n, [0, 1, top // 2, top - 1, top], [-128, -127, -1, 0, 1, 127], quads)
+    return Case(f"dot_quads x{n} top {top}", types, body, rows, OPS["dot_quads"])
 
 
 def halfs() -> Array:
@@ -385,6 +401,8 @@ def op_cases() -> Iterator[Case]:
             codes = [0, 1, top // 2, top // 2 + 1, top - 1, top]
             rows = dot4_rows(n, codes, [-128, -127, -1, 0, 1, 127])
             yield Case(f"dot4 x{n} top {top}", types, body, rows, OPS["dot4"])
+        for top, quads in QUADS if n == 16 else QUADS[:1]:
+            yield quads_case(n, top, quads)
         types = (Type(i32, n), Type(i8, 4 * n), Type(i8, 4 * n))
         rows = dot4_rows(n, [-128, -127, -1, 0, 1, 126, 127], [-127, -126, -1, 0, 1, 127])
         yield Case(f"dot4_signed x{n}", types, OPS["dot4_signed"], rows, OPS["dot4_signed"])

@@ -68,6 +68,23 @@ DOT_SIGNED = {
     "arm-i8mm": {"sdot": 4, "usdot": 0},
     "riscv-v": {"vwmul.vv": 1},
 }
+QUADS4 = {
+    "x86-base": {"pmaddubsw": 0},
+    "x86-sse4.1": {"pmaddubsw": 32, "paddw": 28, "pmaddwd": 4},
+    "x86-avx2": {"vpmaddubsw": 16, "vpaddw": 14, "vpmaddwd": 2},
+    "x86-avxvnni": {"vpdpbusd": 16, "vpmaddubsw": 0},
+    "x86-avx512vnni": {"vpdpbusd": 8, "vpmaddubsw": 0},
+    "arm-neon": {"smull": 8, "smlal": 56, "saddlp": 8, "addp": 4},
+    "arm-dotprod": {"sdot": 32},
+    "arm-i8mm": {"usdot": 32},
+    "riscv-v": {"vwmulsu.vv": 8},
+    "wasm-simd": {"i32x4.dot_i16x8_s": 64},
+}
+QUADS5 = {
+    **QUADS4,
+    "x86-sse4.1": {"pmaddubsw": 32, "paddw": 24, "pmaddwd": 8},
+    "x86-avx2": {"vpmaddubsw": 16, "vpaddw": 12, "vpmaddwd": 4},
+}
 HALFS = {
     "x86-base": {"mulps": 8, "addps": 8},
     "x86-sse4.1": {"mulps": 8, "addps": 8},
@@ -85,7 +102,14 @@ HALFS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("kernel", "wanted"),
-    [("dot", DOT), ("dot7", DOT7), ("dot_signed", DOT_SIGNED), ("halfs", HALFS)],
+    [
+        ("dot", DOT),
+        ("dot7", DOT7),
+        ("dot_signed", DOT_SIGNED),
+        ("quads4", QUADS4),
+        ("quads5", QUADS5),
+        ("halfs", HALFS),
+    ],
 )
 def test_instructions(kernel: str, wanted: dict[str, dict[str, int]], target: str) -> None:
     found = mnemonics(assembly()[target][kernel])

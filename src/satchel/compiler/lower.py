@@ -190,7 +190,7 @@ def lower_codes(low: Lowering, node: Node, kernel: Kernel, args: dict[str, Any])
 
 
 def pass_shape(low: Lowering, digits: int) -> dict[str, Any]:
-    return matmul.pass_shape(low.target.bits, low.target.registers, digits, low.tiles)
+    return matmul.pass_shape(low.target, digits, low.tiles)
 
 
 @lowers("rms_norm", "norm_add")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain
 from typing import Any
 
 from satchel.base.dtypes import f16, f32, i8, i32, u8
@@ -29,7 +29,8 @@ from satchel.kernels.quantize import (
     pass_ends,
 )
 from satchel.lang.kernel import kernel
-from satchel.lang.ops import cast, dot4, dot4_signed, muladd, splat_bytes
+from satchel.lang.ops import cast, dot4_signed, dot_quads, muladd, splat_bytes
+from satchel.lang.target import Target
 from satchel.lang.trace import Acc, In, Out, Row, V, acc, full, loop, minimum, size, splat
 from satchel.machine.tiles import Tiles
 
@@ -93,15 +94,19 @@ def read_quads(layout: Packed, chunk: Row, which: range, half: Half) -> list[V]:
     return [quad.bits(i8) if layout.signed else quad for quad in quads.values()]
 
 
-def each_quad(layout: Packed, chunk: Row, half: Half, n_tokens: int) -> Iterator[V]:
-    """A chunk's quads, one after another. The more tokens there are, the scarcer are registers, and
-    the fewer quads are unpacked at once, though their line may be read again for the others.
+def each_quads(
+    layout: Packed, chunk: Row, half: Half, n_tokens: int, at_once: int
+) -> Iterator[list[V]]:
+    """A chunk's quads, `at_once` of a group after others; those of eight bits one by one, since no
+    word holds the products of two. The more tokens there are, the scarcer are registers, and the
+    fewer quads are unpacked ahead, though their line may be read again for the others.
     """
-    n = layout.chunk // 4
-    at_once = n if n_tokens <= 2 else CODES // 4 if n_tokens <= 4 else 1
+    n, most = layout.chunk // 4, min(at_once, layout.group // 4) if layout.top < 255 else 1
+    ahead = n if n_tokens <= 2 else CODES // 4 if n_tokens <= 4 else most
     again = Row(chunk.base, chunk.dtype, constant=False)
-    for i in range(0, n, at_once):
-        yield from read_quads(layout, again, range(i, i + at_once), half)
+    for first in range(0, n, ahead):
+        quads = read_quads(layout, again, range(first, first + ahead), half)
+        yield from (quads[i : i + most] for i in range(0, ahead, most))
 
 
 def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Group]:
@@ -137,10 +142,12 @@ def add_chunk(
     x: Tokens,
     half: Half,
     ahead: V,
+    at_once: int,
 ) -> None:
     """Add a chunk's products for each token; x stands at the chunk's first code."""
     groups, n_blocks = read_groups(layout, block, chunk, half), layout.chunk // CODES
-    per_block, quads = len(groups) // n_blocks, each_quad(layout, chunk, half, len(x.rows))
+    quads = each_quads(layout, chunk, half, len(x.rows), at_once)
+    per_block = len(groups) // n_blocks
     for b in range(n_blocks):
         if len(x.rows) > 2:
             ask_ahead(layout, chunk.past(ahead), b, n_blocks)
@@ -152,7 +159,7 @@ def add_block(
     layout: Packed,
     totals: list[Acc],
     groups: list[Group],
-    quads: Iterator[V],
+    quads: Iterator[list[V]],
     x: list[Row],
     lanes: int,
 ) -> None:
@@ -179,17 +186,24 @@ def add_block(
                 total.value = muladd(group.offset, scaled_sum, total.value)
 
 
-def add_quads(layout: Packed, quads: Iterator[V], part: int, x: list[Row], lanes: int) -> list[V]:
+def add_quads(
+    layout: Packed, quads: Iterator[list[V]], part: int, x: list[Row], lanes: int
+) -> list[V]:
     """For each token, the sum of a group's codes times its own."""
     sums = [start_sum(layout, row, part, lanes) for row in x]
     chains = [[s] + [full(i32, 0, lanes)] * (len(x) < 3 and part == ALL) for s in sums]
-    n_quads, at = CODES // 4 // (1 if part == ALL else 2), CODES // 2 * (part == LAST)
-    for i, quad in enumerate(islice(quads, n_quads)):
-        for chain, row in zip(chains, x, strict=True):
-            codes = splat_bytes(row.past(at + 4 * i, i32).load(), lanes, i8)
-            k = i % len(chain)
-            chain[k] = add_quad(layout, chain[k], quad, codes)
-    return [cast(sum(chain[1:], start=chain[0]), f32) for chain in chains]
+    at, end = ((0, CODES // 2), (CODES // 2, CODES), (0, CODES))[part]
+    while at < end:
+        some = next(quads)
+        for own, row in zip(chains, x, strict=True):
+            places = range(at, at + 4 * len(some), 4)
+            codes = [splat_bytes(row.past(i, i32).load(), lanes, i8) for i in places]
+            pairs = list(zip(some, codes, strict=True))
+            for i in range(min(len(own), len(some))):
+                k = (at // 4 + i) % len(own)
+                own[k] = add_pairs(layout, own[k], pairs[i :: len(own)])
+        at += 4 * len(some)
+    return [cast(sum(own[1:], start=own[0]), f32) for own in chains]
 
 
 def ask_ahead(layout: Packed, there: Row, part: int, parts: int) -> None:
@@ -202,11 +216,13 @@ def ask_ahead(layout: Packed, there: Row, part: int, parts: int) -> None:
         there.past(LINE * line).prefetch()
 
 
-def add_quad(layout: Packed, s: V, quad: V, codes: V) -> V:
-    """s and the products of a quad's codes with four of x, which are never -128."""
-    if layout.signed:
-        return dot4_signed(s, quad, codes)
-    return dot4(s, quad, codes, top=layout.top)
+def add_pairs(layout: Packed, s: V, pairs: list[tuple[V, V]]) -> V:
+    """s and the products of quads, each with four codes of x, which are never -128."""
+    if not layout.signed:
+        return dot_quads(s, *chain.from_iterable(pairs), top=layout.top)
+    for quad, codes in pairs:
+        s = dot4_signed(s, quad, codes)
+    return s
 
 
 def start_sum(layout: Packed, x: Row, which: int, lanes: int) -> V:
@@ -225,6 +241,7 @@ def products(
     n_blocks: V,
     half: Half,
     ahead: V,
+    at_once: int,
     digits: int,
 ) -> list[V]:
     """16 rows (or half of them) times x: one vector a token."""
@@ -242,7 +259,7 @@ def products(
         for c in loop(layout.elements // layout.chunk) if layout.elements > layout.chunk else (0,):
             chunk = block.past(c * layout.chunk_bytes + layout.header_bytes)
             here = codes.past(c * (layout.chunk // CODES))
-            add_chunk(layout, totals, block, chunk, here, half, ahead)
+            add_chunk(layout, totals, block, chunk, here, half, ahead, at_once)
     parts = [total.value for total in totals]
     return [sum(parts[i + 1 : i + digits], start=parts[i]) for i in range(0, len(parts), digits)]
 
@@ -276,6 +293,7 @@ def matmul(
     format: str,
     widths: tuple[int, ...],
     lanes: int,
+    at_once: int,
     gate: str | None = None,
     has_bias: bool = False,
     has_residual: bool = False,
@@ -290,6 +308,8 @@ def matmul(
     x: of x_bytes for each token and digit: blocks of codes, in the order of the passes
     (kernels/quantize.py), or rows of f32 for plain formats. With a gate, tile r of w is 16 rows of
     the gate and 16 of the up matrix, and y = gate(g . x) * (u . x).
+
+    at_once: quads of a group that each token of a pass takes before the next one does.
     """
     layout = packed(format)
     tile_bytes = n_blocks * layout.bytes
@@ -303,18 +323,15 @@ def matmul(
             step = ROWS if width == 1 else lanes
             for at in range(0, ROWS, step):
                 half, column = Half(at, step), r * ROWS + at
-                out = products(layout, rows, tokens, n_blocks, half, ahead, digits)
+                out = products(layout, rows, tokens, n_blocks, half, ahead, at_once, digits)
                 if gate:
                     up_rows = rows.past(tile_bytes)
-                    up = products(layout, up_rows, tokens, n_blocks, half, ahead, digits)
+                    up = products(layout, up_rows, tokens, n_blocks, half, ahead, at_once, digits)
                     out = [GATES[gate](g) * u for g, u in zip(out, up, strict=True)]
                 for i, v in enumerate(out):
                     v = v + bias.load(column, step) if has_bias else v
-                    v = (
-                        v + residual.load((t + i) * residual_stride + column, step)
-                        if has_residual
-                        else v
-                    )
+                    if has_residual:
+                        v = v + residual.load((t + i) * residual_stride + column, step)
                     y.store(v, (t + i) * y_stride + column)
 
 
@@ -328,11 +345,18 @@ def run_length(row_bytes: int, widest: int, tiles: Tiles) -> int:
     return max(1, n // widest) * widest
 
 
-def pass_shape(bits: int, registers: int, digits: int, tiles: Tiles) -> dict[str, Any]:
-    """Widths and lanes of a pass over tokens. By default a pass is as wide as repays: where
-    registers are few, sums that find none cost less than unpacking weights again for other tokens;
-    but on the least targets, code would grow too long to be compiled in a moment.
+def pass_shape(target: Target, digits: int, tiles: Tiles) -> dict[str, Any]:
+    """Widths and lanes of a pass over tokens, and how many quads each token takes at once.
+
+    By default a pass is as wide as repays: where registers are few, sums that find none cost less
+    than unpacking weights again for other tokens; but on the least targets, code would grow too
+    long to be compiled in a moment.
+
+    That is one, which all take before the next is unpacked, so that all sums stay in registers; but
+    a group's where products are added in words: a token's are there only while it has its turn.
     """
+    bits, registers = target.bits, target.registers
     lanes = tiles.lanes or min(ROWS, bits // 32 * (2 if bits == 128 and registers == 32 else 1))
     most = max(1, (tiles.tokens or (8 if bits * registers >= 4096 else 4)) // digits)
-    return {"widths": (most, *(w for w in (8, 4, 2, 1) if w < most)), "lanes": lanes}
+    widths = (most, *(w for w in (8, 4, 2, 1) if w < most))
+    return {"widths": widths, "lanes": lanes, "at_once": CODES // 4 if target.adds_words else 1}

@@ -126,6 +126,16 @@ def dot4(s: V, a: V, b: V, *, top: int = 255) -> V:  # noqa: ARG001  (rules look
 
 
 @op
+def dot_quads(s: V, *pairs: V, top: int = 255) -> V:
+    """s and the products of several pairs, given as a, b, a, b, ...: each as dot4 takes it, so u8
+    (none above `top`) and any i8; exact in i32, however many there are.
+    """
+    for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+        s = dot4(s, a, b, top=top)
+    return s
+
+
+@op
 def dot4_signed(s: V, a: V, b: V) -> V:
     """s[i] + a[4i]*b[4i] + ... + a[4i+3]*b[4i+3], exact: i32 from i8 and i8, none of b -128."""
     if (a.dtype, b.dtype) != (i8, i8):
@@ -235,6 +245,6 @@ def splat_bytes(four: V, lanes: int, to: DType = i8) -> V:
 
 
 __all__ = [
-    "OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "dot4_signed", "exp", "exp2",
-    "i16", "muladd", "narrow", "op", "round_i32", "splat_bytes", "widen",
+    "OPS", "Op", "Rule", "absolute", "cast", "clamp", "dot4", "dot4_signed", "dot_quads",
+    "exp", "exp2", "i16", "muladd", "narrow", "op", "round_i32", "splat_bytes", "widen",
 ]  # fmt: skip

@@ -44,6 +44,12 @@ class Target:
         return self.features.isdisjoint({"avxvnni", "avx512vnni"})
 
     @property
+    def adds_words(self) -> bool:
+        """Whether dot_quads adds products in words here: where no one instruction makes a dot4."""
+        words, dots = {"ssse3", "neon"}, {"avxvnni", "avx512vnni", "dotprod"}
+        return not self.features.isdisjoint(words) and self.features.isdisjoint(dots)
+
+    @property
     def llvm_features(self) -> str:
         return ",".join(f"+{f}" for f in sorted(self.features))
 

@@ -61,7 +61,7 @@ def choices(machine: Machine, target: Target) -> list[Choice]:
     """All that is tried, what needs no compiling first."""
     bits, registers = target.bits, target.registers
     passes, heads = (
-        pass_shape(bits, registers, 1, DEFAULT),
+        pass_shape(target, 1, DEFAULT),
         group_shape(1, bits, registers, DEFAULT),
     )
     tokens, lanes, queries = passes["widths"][0], passes["lanes"], heads["widths"][0]

@@ -6,7 +6,7 @@ from typing import Any
 
 from satchel.base.dtypes import DType, f16, f32, i8, i16, u8
 from satchel.lang.ir import Type
-from satchel.lang.ops import dot4, dot4_signed, muladd, narrow, widen
+from satchel.lang.ops import dot4, dot4_signed, dot_quads, muladd, narrow, widen
 from satchel.lang.trace import V, absolute, convert, emit, full, native
 
 
@@ -31,14 +31,49 @@ _MADD_BYTES = {256: "llvm.x86.avx2.pmadd.ub.sw", 128: "llvm.x86.ssse3.pmadd.ub.s
 _MADD_WORDS = {256: "llvm.x86.avx2.pmadd.wd", 128: "llvm.x86.sse2.pmadd.wd"}
 
 
+def pair_words(s: V, a: V, b: V) -> V:
+    """Pairs of bytes to words, which saturate above 2 * 127 * 128."""
+    return native(_MADD_BYTES[s.type.bits], Type(i16, 2 * s.lanes), a, b)
+
+
+def add_words(s: V, words: V) -> V:
+    """Pairs of words to dwords."""
+    return s + native(_MADD_WORDS[s.type.bits], s.type, words, full(i16, 1, words.lanes))
+
+
 def pmaddubsw(s: V, a: V, b: V, **_: Any) -> V:
-    """Pairs of bytes to words, which saturate above 2 * 127 * 128; pairs of words to dwords."""
-    words = native(_MADD_BYTES[s.type.bits], Type(i16, 2 * s.lanes), a, b)
-    return s + native(_MADD_WORDS[s.type.bits], s.type, words, full(i16, 1, 2 * s.lanes))
+    return add_words(s, pair_words(s, a, b))
 
 
 dot4.on("avx2", bits=256, requires=is_small)(pmaddubsw)
 dot4.on("ssse3", bits=128, requires=is_small)(pmaddubsw)
+
+
+_WORD = 32767
+"""The greatest that a word of products may come to; the least is one less."""
+
+
+def leaves_room(top: int = 255) -> bool:
+    return 2 * (2 * 128 * top) <= _WORD
+
+
+def paddw(s: V, *pairs: V, top: int) -> V:
+    """Codes of few bits leave room in a word for more than one quad's pairs.
+
+    No word overflows: the sum of a pair's two products is at most 2 * top * 128 either way (a byte
+    is at least -128), and no more of them are added than 32767 has room for.
+    """
+    room = _WORD // (2 * 128 * top)
+    words = [pair_words(s, a, b) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+    for i in range(0, len(words), room):
+        s = add_words(s, sum(words[i + 1 : i + room], start=words[i]))
+    return s
+
+
+dot_quads.on("avx512vnni", "avx512vl")(dot_quads.body)  # vpdpbusd makes no words
+dot_quads.on("avxvnni")(dot_quads.body)
+dot_quads.on("avx2", bits=256, requires=leaves_room)(paddw)
+dot_quads.on("ssse3", bits=128, requires=leaves_room)(paddw)
 
 
 _SIGN_BYTES = {256: "llvm.x86.avx2.psign.b", 128: "llvm.x86.ssse3.psign.b.128"}
