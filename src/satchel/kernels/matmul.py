@@ -39,12 +39,10 @@ GATES = {"silu": silu, "gelu": gelu}
 
 @dataclass(frozen=True)
 class Group:
-    """Weights of 16 rows under one scale each: quads first .. first + n of a chunk, scale and
-    offset of the rows.
+    """Weights of 16 rows under one scale each: what their codes count, and what is to be added to
+    each.
     """
 
-    first: int
-    quads: int
     scale: V
     offset: V | None
 
@@ -56,7 +54,7 @@ class Tokens:
     """
 
     rows: list[Row]
-    apart: int = 0
+    apart: int
 
     def past(self, n_blocks: Any) -> Tokens:
         return Tokens([row.past(n_blocks * self.apart) for row in self.rows], self.apart)
@@ -110,12 +108,11 @@ def each_quads(
 
 
 def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Group]:
-    """The scales of a chunk, as f32 a row."""
-    d = half.halfs(block, 0)
+    """A chunk's, as f32 a row."""
+    d, n_groups = half.halfs(block, 0), layout.chunk // layout.group
     least = half.halfs(block, 2 * ROWS) if layout.has_offset else None
-    n_groups, n_quads = layout.chunk // layout.group, layout.group // 4
     if not layout.scale_bytes:
-        return [Group(g * n_quads, n_quads, d, least) for g in range(n_groups)]
+        return [Group(d, least)] * n_groups
     dwords = half.line(chunk, 0).bits(i32)
 
     def byte(i: int, mask: int = 255) -> V:
@@ -130,7 +127,7 @@ def read_groups(layout: Packed, block: Row, chunk: Row, half: Half) -> list[Grou
         else:
             scale, offset = byte(g), byte(g + n_groups)
         below = None if offset is None or least is None else cast(offset, f32) * least * -1.0
-        groups.append(Group(g * n_quads, n_quads, cast(scale, f32) * d, below))
+        groups.append(Group(cast(scale, f32) * d, below))
     return groups
 
 
