@@ -177,6 +177,14 @@ def test_a_key_asked_for_twice_is_made_once() -> None:
     assert len(calls) == 1
 
 
+if hasattr(os, "fork"):
+
+    def test_even_a_lone_one_is_made_elsewhere() -> None:
+        """So that this process does not load LLVM, which would stay in it."""
+        make = Request(KEY, lambda: str(os.getpid()).encode())
+        assert build_objects([make], ObjectCache(None), 2) != {KEY: make.make()}
+
+
 @pytest.mark.parametrize("n_workers", [1, 3])
 def test_errors_of_making_come_out(n_workers: int) -> None:
     def refuse() -> bytes:

@@ -51,7 +51,7 @@ def prepare(
     graph = trace(checkpoint)
     lowered = compile_graph(graph, target, limits, tiles)
     requests = {name: object_request(build) for name, build in lowered.builds.items()}
-    code = build_objects(requests.values(), objects, os.cpu_count() or 1)
+    code = build_objects(requests.values(), objects, max(2, os.cpu_count() or 1))
     plan = replace(lowered.plan, kernels={name: r.key for name, r in requests.items()})
     heads, vocab_size = lowered.attention, int(graph.outputs[0].shape[-1])
     numbers = (heads.n_kv, heads.group_tokens, vocab_size, int(states_of(graph).shape[-1]))

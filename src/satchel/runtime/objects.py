@@ -141,14 +141,15 @@ def build_objects(
 ) -> dict[str, bytes]:
     """The objects of all requests, by key: from the cache, or made and stored there.
 
-    What is missing is made by up to `n_workers` processes where the system can fork one: llvmlite
-    lets only one thread at a time into LLVM, and an LLVM that gives up takes its process with it.
+    What is missing is made by up to `n_workers` processes, where that is more than one and the
+    system can fork: llvmlite lets only one thread at a time into LLVM, an LLVM that gives up takes
+    its process with it, and one that was loaded leaves it 70 MB larger.
     Raises KernelError when such a process dies, and whatever `make` raises.
     """
     wanted = {request.key: request.make for request in requests}
     found = {key: cache.load(key) for key in wanted}
     missing = [Request(key, make) for key, make in wanted.items() if found[key] is None]
-    if n_workers > 1 and len(missing) > 1 and hasattr(os, "fork"):
+    if n_workers > 1 and missing and hasattr(os, "fork"):
         made = map_forked([request.make for request in missing], min(n_workers, len(missing)))
     else:
         made = [request.make() for request in missing]

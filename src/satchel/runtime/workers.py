@@ -107,7 +107,7 @@ def native(cache: ObjectCache) -> Native:
         )
     source = text(isa, system)
     key = object_key("workers", isa, source)
-    objects = build_objects([Request(key, lambda: _compile(source, isa))], cache)
+    objects = build_objects([Request(key, lambda: _compile(source, isa))], cache, n_workers=2)
     code = link(objects[key], ("run", "attend", "stop", "now"))
     sleep_call, wake_call = cpu.system_calls(system)
     i64, i32 = ctypes.c_int64, ctypes.c_int32
