@@ -81,6 +81,15 @@ class Served:
     def socket(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=300)
 
+    def logged(self, *words: str, n: int = 1) -> list[str]:
+        """The log's lines with these words, once there are n: they come after the answers."""
+
+        def found() -> list[str]:
+            return [line for line in self.log if all(word in line for word in words)]
+
+        wait_for(lambda: len(found()) >= n)
+        return found()
+
     def busy_pages(self) -> int:
         """Pages in use once all caches of conversations are given back."""
         engine = self.llm._speaker.engine

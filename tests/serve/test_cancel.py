@@ -80,7 +80,7 @@ def ends_within_a_step(served: Served, leave: Callable[[], None]) -> None:
     wait_for(lambda: served.server.in_flight == 0)
     assert model.n_asked <= n_asked, "steps were made for no one"
     assert served.busy_pages() == 0
-    assert any("status=499" in line for line in served.log)
+    assert served.logged("status=499")
 
 
 @pytest.mark.parametrize(("path", "body"), ASKS, ids=lambda value: str(value)[:40])
@@ -125,7 +125,7 @@ def test_an_engine_that_has_stopped_holds_up_no_one_else(
     wait_for(lambda: model_of(served).n_asked == 1)
     client.close()  # and the step never ends
     wait_for(lambda: served.server.in_flight == 0)
-    assert any(" stuck " in line for line in served.log)
+    assert served.logged(" stuck ")
 
 
 def test_many_that_leave_leave_nothing_behind() -> None:

@@ -196,6 +196,7 @@ def test_every_line_bears_the_requests_id_and_none_the_prompt() -> None:
         served.get(f"/v1/models?{secret}")
         odd = served.get("/health", headers={"X-Request-Id": "a b\tc"})
         assert odd.headers["x-request-id"] != "a b\tc"
+        assert served.logged('"status"', n=5)
         lines = [json.loads(line) for line in served.log]
     (line,) = [line for line in lines if line["request"] == "my-id.1" and "status" in line]
     assert line["status"] == 200
@@ -227,6 +228,6 @@ def test_what_other_rooms_say_is_in_the_log_too(
 
 def test_the_plain_log_is_one_line_an_event(served: Served) -> None:
     served.get("/a%0Ab%22c")
-    (line,) = [line for line in served.log if "status=404" in line]
+    (line,) = served.logged("status=404")
     assert "\n" not in line
     assert 'path="/a\\nb\\"c"' in line
